@@ -1,0 +1,2 @@
+//! The project's own tools.
+fn main() {}
