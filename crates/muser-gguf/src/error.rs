@@ -1,0 +1,259 @@
+//! What can go wrong, each with the name of the thing, where it lies, what was
+//! expected and what was found.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::{GgmlType, MAX_DIMS, MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_NESTING, ValueType};
+
+/// The failure of reading, asking or writing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be opened or mapped.
+    #[error("{}: {source}", path.display())]
+    Open {
+        /// The path as given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not well-formed, or the writer was asked for one that is not.
+    #[error(transparent)]
+    Refused(#[from] Box<Refusal>),
+    /// A key that the caller needs is absent.
+    #[error("metadata key {key:?}: expected {expected}, found no such key")]
+    MissingKey {
+        /// The key asked for.
+        key: String,
+        /// The type asked for.
+        expected: &'static str,
+    },
+    /// A key has another type than asked for, or a value that type cannot hold.
+    #[error("metadata key {key:?} at byte {offset}: expected {expected}, found {found}")]
+    WrongType {
+        /// The key asked for.
+        key: String,
+        /// Where the key begins in the file.
+        offset: u64,
+        /// The type asked for.
+        expected: &'static str,
+        /// The type there, with the value where that is what does not fit.
+        found: String,
+    },
+    /// A tensor that the caller needs is absent.
+    #[error("tensor {name:?}: found no such tensor")]
+    MissingTensor {
+        /// The name asked for.
+        name: String,
+    },
+    /// Tensor data came in another order than declared.
+    #[error("tensor data: expected {}, found {}", wanted(expected), wanted(found))]
+    DataOrder {
+        /// The tensor whose turn it is; `None` after the last one.
+        expected: Option<String>,
+        /// The tensor given; `None` for the end.
+        found: Option<String>,
+    },
+    /// Tensor data is shorter or longer than declared.
+    #[error("tensor {name:?}: expected {expected} bytes of data, found {found}")]
+    DataLength {
+        /// The tensor's name.
+        name: String,
+        /// Bytes its shape and type take.
+        expected: u64,
+        /// Bytes given, or already given with those of the call refused.
+        found: u64,
+    },
+    /// The output failed.
+    #[error("writing GGUF: {0}")]
+    Write(#[from] io::Error),
+}
+
+fn wanted(name: &Option<String>) -> String {
+    name.as_ref()
+        .map_or_else(|| "the end".to_owned(), |name| format!("tensor {name:?}"))
+}
+
+/// A malformed file: where, and what is wrong there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The thing that is malformed.
+    pub place: Place,
+    /// The byte of the file where it shows; `None` from the writer.
+    pub offset: Option<u64>,
+    /// What was expected and what was found.
+    pub fault: Fault,
+}
+
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, fault, .. } = self;
+        match self.offset {
+            Some(offset) => write!(f, "{place} at byte {offset}: {fault}"),
+            None => write!(f, "{place}: {fault}"),
+        }
+    }
+}
+
+/// The part of a file that a [`Refusal`] is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// Magic, version and counts.
+    Header,
+    /// A metadata key, by number until its name is read.
+    Key {
+        /// Its number in the file, from 0.
+        index: u64,
+        /// Its name, once read.
+        name: Option<String>,
+    },
+    /// A tensor of the directory, by number until its name is read.
+    Tensor {
+        /// Its number in the file, from 0.
+        index: u64,
+        /// Its name, once read.
+        name: Option<String>,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, index, name) = match self {
+            Self::Header => return f.write_str("GGUF header"),
+            Self::Key { index, name } => ("metadata key", index, name),
+            Self::Tensor { index, name } => ("tensor", index, name),
+        };
+        match name {
+            Some(name) => write!(f, "{what} {}", Quoted(name)),
+            None => write!(f, "{what} #{index}"),
+        }
+    }
+}
+
+/// A name from a file, escaped, and cut where a hostile one would flood a
+/// terminal (keys may have 64 KiB).
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 96;
+        match self.0.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{:?}…", &self.0[..end]),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// What is wrong at a [`Place`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(
+    missing_docs,
+    reason = "the message beside each variant names its fields"
+)]
+pub enum Fault {
+    #[error("{part}: expected {need} bytes, found {left} before the end of the file")]
+    Truncated {
+        part: &'static str,
+        need: u64,
+        left: u64,
+    },
+    #[error("{part}: expected the header to end by byte {MAX_HEADER_BYTES}, found byte {end}")]
+    HeaderLimit { part: &'static str, end: u64 },
+    #[error("expected the magic \"GGUF\", found \"{}\"", found.escape_ascii())]
+    Magic { found: [u8; 4] },
+    #[error("expected a little-endian file, found a big-endian one of version {version}")]
+    BigEndian { version: u32 },
+    #[error("expected version 2 or 3, found {found}")]
+    Version { found: u32 },
+    #[error("expected at most {most} {what} in the bytes left, found a count of {found}")]
+    Count {
+        what: &'static str,
+        most: u64,
+        found: u64,
+    },
+    #[error("expected a key of 1 to {MAX_KEY_BYTES} bytes, found one of {found}")]
+    KeyLength { found: u64 },
+    #[error("expected each key once, found it also at byte {first}")]
+    DuplicateKey { first: u64 },
+    #[error("expected a key that is not there yet, found it declared twice")]
+    RepeatedKey,
+    #[error("{part}: expected UTF-8, found an invalid sequence")]
+    Utf8 { part: &'static str },
+    #[error("{part}: expected a value type of 0 to 12, found {found}")]
+    UnknownValueType { part: &'static str, found: u32 },
+    #[error(
+        "expected at most {most} elements of {elem} in the bytes left, found a length of {found}"
+    )]
+    ArrayLength {
+        elem: ValueType,
+        most: u64,
+        found: u64,
+    },
+    #[error("expected at most {MAX_NESTING} arrays within one another, found more")]
+    Nesting,
+    #[error("expected a bool byte of 0 or 1, found {found}")]
+    BoolByte { found: u8 },
+    #[error("expected the alignment as u32, found {found}")]
+    AlignmentType { found: ValueType },
+    #[error("expected an alignment that is a power of two and at least 8, found {found}")]
+    Alignment { found: u32 },
+    #[error(
+        "expected a tensor name of 1 to {} bytes, found one of {found}",
+        crate::MAX_TENSOR_NAME_BYTES
+    )]
+    TensorNameLength { found: u64 },
+    #[error("expected each tensor once, found the name also as tensor #{first}")]
+    DuplicateTensor { first: u64 },
+    #[error("expected 1 to {MAX_DIMS} dimensions, found {found}")]
+    DimCount { found: u64 },
+    #[error("dimension {dim}: expected at least 1, found 0")]
+    DimZero { dim: u32 },
+    #[error("expected at most {} elements, found dimensions {dims:?}", i64::MAX)]
+    Elements { dims: Vec<u64> },
+    #[error("expected a ggml type, found id {found}")]
+    UnknownType { found: u32 },
+    #[error("expected a ggml type, found id {found} ({name}, removed from ggml)")]
+    RemovedType { found: u32, name: &'static str },
+    #[error("expected rows of a multiple of {} elements for {ty}, found {found}", ty.block_elements())]
+    RowLength { ty: GgmlType, found: u64 },
+    #[error(
+        "expected a size that fits 64 bits with its padding, found {ty} of dimensions {dims:?}"
+    )]
+    Bytes { ty: GgmlType, dims: Vec<u64> },
+    #[error("expected data at a multiple of {alignment}, found offset {found}")]
+    Misaligned { alignment: u32, found: u64 },
+    #[error(
+        "expected the data start at byte {start} within the file, found a file of {file_len} bytes"
+    )]
+    DataStart { start: u64, file_len: u64 },
+    #[error(
+        "expected data within the {available} bytes of the data section, found {len} bytes at offset {found}"
+    )]
+    OutOfRange {
+        available: u64,
+        len: u64,
+        found: u64,
+    },
+    #[error(
+        "expected data of its own, found bytes {start}..{end} shared with tensor {}",
+        Quoted(other)
+    )]
+    Overlap { other: String, start: u64, end: u64 },
+}
+
+impl Fault {
+    /// This fault as an error.
+    pub(crate) fn at(self, place: Place, offset: Option<u64>) -> Error {
+        Error::Refused(Box::new(Refusal {
+            place,
+            offset,
+            fault: self,
+        }))
+    }
+}

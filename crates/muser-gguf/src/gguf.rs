@@ -1,0 +1,176 @@
+//! An open file.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::arena::Arena;
+use crate::map::Map;
+use crate::{Error, Metadata, TensorData, TensorInfo, read};
+
+/// An open GGUF file: what its header says, and the arena with the weights.
+///
+/// Cloning copies a pointer. Nothing here is mutable, so threads share it freely.
+#[derive(Clone)]
+pub struct Gguf(Arc<Inner>);
+
+struct Inner {
+    arena: Arc<Arena>,
+    version: u32,
+    alignment: u32,
+    data_offset: u64,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    index: HashMap<String, usize>,
+}
+
+impl Gguf {
+    /// Opens a file through a read-only memory map: only the header is read, so
+    /// 16 GB take the same milliseconds as 16 MB.
+    ///
+    /// No other process may change or truncate the file while it is open (see
+    /// SECURITY.md: a truncated map raises SIGBUS).
+    ///
+    /// # Errors
+    /// The file is not there, not a regular one or cannot be mapped; or it is
+    /// not well-formed.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let arena = map(path).map_err(|source| Error::Open {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(arena)
+    }
+
+    /// Parses a file that is part of the program, such as `include_bytes!`.
+    ///
+    /// # Errors
+    /// The file is not well-formed.
+    pub fn from_static(bytes: &'static [u8]) -> Result<Self, Error> {
+        Self::parse(Arena::Static(bytes))
+    }
+
+    /// Parses a file held in memory.
+    ///
+    /// # Errors
+    /// The file is not well-formed.
+    pub fn from_vec(bytes: Vec<u8>) -> Result<Self, Error> {
+        Self::parse(Arena::Owned(bytes))
+    }
+
+    fn parse(arena: Arena) -> Result<Self, Error> {
+        let arena = Arc::new(arena);
+        let parsed = read::parse(&arena)?;
+        Ok(Self(Arc::new(Inner {
+            arena,
+            version: parsed.version,
+            alignment: parsed.alignment,
+            data_offset: parsed.data_offset,
+            metadata: parsed.metadata,
+            tensors: parsed.tensors,
+            index: parsed.index,
+        })))
+    }
+
+    /// The version of the format: 2 or 3.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.0.version
+    }
+
+    /// What every tensor's data is aligned to, in bytes from the data's start.
+    #[must_use]
+    pub fn alignment(&self) -> u32 {
+        self.0.alignment
+    }
+
+    /// The length of the whole file in bytes.
+    #[must_use]
+    pub fn file_len(&self) -> u64 {
+        self.0.arena.bytes().len() as u64
+    }
+
+    /// Where tensor data begins, in bytes from the start of the file; where the
+    /// header ends if there is no tensor.
+    #[must_use]
+    pub fn data_offset(&self) -> u64 {
+        self.0.data_offset
+    }
+
+    /// The metadata.
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        &self.0.metadata
+    }
+
+    /// The tensors, in file order.
+    #[must_use]
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.0.tensors
+    }
+
+    /// The tensor of this name.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.0.tensors.get(*self.0.index.get(name)?)
+    }
+
+    /// The bytes of a tensor of this file, not copied.
+    ///
+    /// # Panics
+    /// If `info` describes bytes that this file does not have, which no tensor
+    /// of [`Self::tensors`] does.
+    #[must_use]
+    pub fn tensor_data(&self, info: &TensorInfo) -> TensorData {
+        self.range(info)
+            .expect("the parser put every tensor of this file inside it; this one is of another")
+    }
+
+    /// The bytes of the tensor of this name, not copied.
+    ///
+    /// # Errors
+    /// There is no such tensor.
+    pub fn tensor_data_of(&self, name: &str) -> Result<TensorData, Error> {
+        self.tensor(name)
+            .and_then(|info| self.range(info))
+            .ok_or_else(|| Error::MissingTensor {
+                name: name.to_owned(),
+            })
+    }
+
+    fn range(&self, info: &TensorInfo) -> Option<TensorData> {
+        let start = usize::try_from(info.offset).ok()?;
+        let len = usize::try_from(info.byte_len).ok()?;
+        TensorData::new(&self.0.arena, start..start.checked_add(len)?)
+    }
+}
+
+impl fmt::Debug for Gguf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gguf")
+            .field("version", &self.version())
+            .field("file_len", &self.file_len())
+            .field("keys", &self.metadata().len())
+            .field("tensors", &self.tensors().len())
+            .finish()
+    }
+}
+
+/// Maps a regular file. Asked before opening: a pipe would block there.
+fn map(path: &Path) -> io::Result<Arena> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "expected a regular file",
+        ));
+    }
+    let file = File::open(path)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(Arena::Owned(Vec::new()));
+    }
+    Map::new(&file).map(Arena::Map)
+}

@@ -1,0 +1,95 @@
+//! A tensor of the directory, and what its shape may be.
+
+use crate::{Fault, GgmlType, MAX_DIMS, MAX_TENSOR_NAME_BYTES};
+
+/// A tensor as the directory describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorInfo {
+    /// The name, unique in the file.
+    pub name: String,
+    /// 1 to 4 dimensions, each at least 1, in GGUF order: `dims[0]` is the row
+    /// length, adjacent in memory.
+    pub dims: Vec<u64>,
+    /// How the elements are stored.
+    pub ty: GgmlType,
+    /// Where the data begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// Bytes of data, padding not counted.
+    pub byte_len: u64,
+    /// The product of the dimensions.
+    pub n_elements: u64,
+}
+
+impl TensorInfo {
+    /// The row length in elements, `dims[0]`.
+    #[must_use]
+    pub fn row_elements(&self) -> u64 {
+        self.dims.first().copied().unwrap_or(1)
+    }
+
+    /// Rows of all the further dimensions together.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.n_elements / self.row_elements().max(1)
+    }
+}
+
+/// Checks a name's length, before the name is read.
+pub(crate) fn check_name_length(len: u64) -> Result<(), Fault> {
+    if len == 0 || len > MAX_TENSOR_NAME_BYTES {
+        return Err(Fault::TensorNameLength { found: len });
+    }
+    Ok(())
+}
+
+/// Checks the number of dimensions, before they are read.
+pub(crate) fn check_dim_count(n: u64) -> Result<(), Fault> {
+    if n == 0 || n > u64::from(MAX_DIMS) {
+        return Err(Fault::DimCount { found: n });
+    }
+    Ok(())
+}
+
+/// The type of a number in a file.
+pub(crate) fn check_type(id: u32) -> Result<GgmlType, Fault> {
+    GgmlType::from_id(id).ok_or_else(|| match GgmlType::removed_name(id) {
+        Some(name) => Fault::RemovedType { found: id, name },
+        None => Fault::UnknownType { found: id },
+    })
+}
+
+/// The number of elements: each dimension at least 1, the product within
+/// `i64::MAX` as in ggml.
+pub(crate) fn check_dims(dims: &[u64]) -> Result<u64, Fault> {
+    if let Some(dim) = (0..).zip(dims).find_map(|(i, &d)| (d == 0).then_some(i)) {
+        return Err(Fault::DimZero { dim });
+    }
+    dims.iter()
+        .try_fold(1u64, |n, &d| n.checked_mul(d))
+        .filter(|&n| i64::try_from(n).is_ok())
+        .ok_or_else(|| Fault::Elements {
+            dims: dims.to_vec(),
+        })
+}
+
+/// Bytes of `n_elements` in rows of `dims[0]`, alone and padded to `alignment`.
+pub(crate) fn check_bytes(
+    dims: &[u64],
+    n_elements: u64,
+    ty: GgmlType,
+    alignment: u32,
+) -> Result<(u64, u64), Fault> {
+    let row = dims.first().copied().unwrap_or(0);
+    if !row.is_multiple_of(ty.block_elements()) {
+        return Err(Fault::RowLength { ty, found: row });
+    }
+    // Rows are whole blocks, so the tensor is: the whole may be sized at once.
+    let bytes = ty.row_bytes(n_elements);
+    bytes
+        .and_then(|bytes| Some((bytes, bytes.checked_next_multiple_of(alignment.into())?)))
+        .ok_or_else(|| Fault::Bytes {
+            ty,
+            dims: dims.to_vec(),
+        })
+}

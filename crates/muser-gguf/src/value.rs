@@ -1,0 +1,501 @@
+//! Metadata values: the 13 types of the format.
+
+use std::fmt;
+
+use crate::TensorData;
+
+/// The type of a [`Value`] or of an array's elements, by its number in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are Rust's")]
+#[repr(u32)]
+pub enum ValueType {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
+    Bool = 7,
+    String = 8,
+    Array = 9,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
+}
+
+impl ValueType {
+    const ALL: [(Self, &'static str, u64); 13] = [
+        (Self::U8, "u8", 1),
+        (Self::I8, "i8", 1),
+        (Self::U16, "u16", 2),
+        (Self::I16, "i16", 2),
+        (Self::U32, "u32", 4),
+        (Self::I32, "i32", 4),
+        (Self::F32, "f32", 4),
+        (Self::Bool, "bool", 1),
+        (Self::String, "string", 8),
+        (Self::Array, "array", 12),
+        (Self::U64, "u64", 8),
+        (Self::I64, "i64", 8),
+        (Self::F64, "f64", 8),
+    ];
+
+    /// The type with this number in a file.
+    #[must_use]
+    pub fn from_id(id: u32) -> Option<Self> {
+        Some(Self::ALL.get(usize::try_from(id).ok()?)?.0)
+    }
+
+    /// The number in a file.
+    #[must_use]
+    pub const fn id(self) -> u32 {
+        self as u32
+    }
+
+    /// Rust's name of the type, or `string` or `array`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// The bytes of a value: all of them for numbers and bools, the least for
+    /// strings (their length) and arrays (element type and length).
+    pub(crate) const fn min_bytes(self) -> u64 {
+        Self::ALL[self as usize].2
+    }
+}
+
+impl fmt::Display for ValueType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A metadata value. Equality is that of the stored bits: a NaN equals itself,
+/// 0.0 and -0.0 differ.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the variants are the types they hold")]
+pub enum Value {
+    U8(u8),
+    I8(i8),
+    U16(u16),
+    I16(i16),
+    U32(u32),
+    I32(i32),
+    F32(f32),
+    Bool(bool),
+    String(String),
+    Array(Array),
+    U64(u64),
+    I64(i64),
+    F64(f64),
+}
+
+impl Value {
+    /// The value's type.
+    #[must_use]
+    pub fn ty(&self) -> ValueType {
+        match self {
+            Self::U8(_) => ValueType::U8,
+            Self::I8(_) => ValueType::I8,
+            Self::U16(_) => ValueType::U16,
+            Self::I16(_) => ValueType::I16,
+            Self::U32(_) => ValueType::U32,
+            Self::I32(_) => ValueType::I32,
+            Self::F32(_) => ValueType::F32,
+            Self::Bool(_) => ValueType::Bool,
+            Self::String(_) => ValueType::String,
+            Self::Array(_) => ValueType::Array,
+            Self::U64(_) => ValueType::U64,
+            Self::I64(_) => ValueType::I64,
+            Self::F64(_) => ValueType::F64,
+        }
+    }
+
+    /// The value of any integer type.
+    #[must_use]
+    pub fn as_integer(&self) -> Option<i128> {
+        Some(match *self {
+            Self::U8(v) => v.into(),
+            Self::I8(v) => v.into(),
+            Self::U16(v) => v.into(),
+            Self::I16(v) => v.into(),
+            Self::U32(v) => v.into(),
+            Self::I32(v) => v.into(),
+            Self::U64(v) => v.into(),
+            Self::I64(v) => v.into(),
+            _ => return None,
+        })
+    }
+
+    /// The value as `f32`: of that type, or an `f64` that is one exactly.
+    #[must_use]
+    pub fn as_f32(&self) -> Option<f32> {
+        match *self {
+            Self::F32(v) => Some(v),
+            Self::F64(v) if f64::from(v as f32).to_bits() == v.to_bits() => Some(v as f32),
+            _ => None,
+        }
+    }
+
+    /// The text of a string.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The array.
+    #[must_use]
+    pub fn as_array(&self) -> Option<&Array> {
+        match self {
+            Self::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::F32(a), Self::F32(b)) => a.to_bits() == b.to_bits(),
+            (Self::F64(a), Self::F64(b)) => a.to_bits() == b.to_bits(),
+            (Self::Bool(a), Self::Bool(b)) => a == b,
+            (Self::String(a), Self::String(b)) => a == b,
+            (Self::Array(a), Self::Array(b)) => a == b,
+            _ => {
+                self.ty() == other.ty()
+                    && self.as_integer().is_some()
+                    && self.as_integer() == other.as_integer()
+            }
+        }
+    }
+}
+
+impl Eq for Value {}
+
+/// A scalar as its text, a string as it is, an array as its type, length and
+/// first elements.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::F32(v) => write!(f, "{v}"),
+            Self::F64(v) => write!(f, "{v}"),
+            Self::Bool(v) => write!(f, "{v}"),
+            Self::String(v) => f.write_str(v),
+            Self::Array(v) => write!(f, "{v}"),
+            _ => write!(f, "{}", self.as_integer().unwrap_or_default()),
+        }
+    }
+}
+
+/// An array of one element type: numbers and bools as a view of the file,
+/// strings as [`Strings`], arrays within as themselves.
+#[derive(Clone, Debug)]
+pub struct Array {
+    elem: ValueType,
+    items: Items,
+}
+
+#[derive(Clone, Debug)]
+enum Items {
+    /// Little-endian, whole elements, not aligned. Bools are bytes, 0 and 1.
+    Plain(TensorData),
+    Strings(Strings),
+    Nested(Vec<Array>),
+}
+
+impl Array {
+    /// Numbers or bools: `bytes` holds whole elements of `elem`.
+    pub(crate) fn plain(elem: ValueType, bytes: TensorData) -> Self {
+        Self {
+            elem,
+            items: Items::Plain(bytes),
+        }
+    }
+
+    /// An array of strings.
+    #[must_use]
+    pub fn of_strings(strings: Strings) -> Self {
+        Self {
+            elem: ValueType::String,
+            items: Items::Strings(strings),
+        }
+    }
+
+    /// An array of arrays, which need not have one element type.
+    #[must_use]
+    pub fn of_arrays(arrays: Vec<Array>) -> Self {
+        Self {
+            elem: ValueType::Array,
+            items: Items::Nested(arrays),
+        }
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub fn elem(&self) -> ValueType {
+        self.elem
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.items {
+            Items::Plain(bytes) => bytes.len() / self.elem.min_bytes() as usize,
+            Items::Strings(strings) => strings.len(),
+            Items::Nested(arrays) => arrays.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements of an array of numbers or bools, little-endian, as stored.
+    #[must_use]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match &self.items {
+            Items::Plain(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// The elements of an array of strings.
+    #[must_use]
+    pub fn strings(&self) -> Option<&Strings> {
+        match &self.items {
+            Items::Strings(strings) => Some(strings),
+            _ => None,
+        }
+    }
+
+    /// The elements of an array of arrays.
+    #[must_use]
+    pub fn arrays(&self) -> Option<&[Array]> {
+        match &self.items {
+            Items::Nested(arrays) => Some(arrays),
+            _ => None,
+        }
+    }
+
+    /// Element `i` as a value of its own (a string or an array is copied).
+    #[must_use]
+    pub fn get(&self, i: usize) -> Option<Value> {
+        let bytes = match &self.items {
+            Items::Strings(strings) => return Some(Value::String(strings.get(i)?.to_owned())),
+            Items::Nested(arrays) => return Some(Value::Array(arrays.get(i)?.clone())),
+            Items::Plain(bytes) => bytes,
+        };
+        let size = self.elem.min_bytes() as usize;
+        let start = i.checked_mul(size)?;
+        plain_value(self.elem, bytes.get(start..start.checked_add(size)?)?)
+    }
+
+    /// The elements as values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Value> + '_ {
+        (0..self.len()).map_while(|i| self.get(i))
+    }
+
+    /// Arrays within one another, this one counted.
+    pub(crate) fn depth(&self) -> u32 {
+        let inner = self.arrays().unwrap_or_default().iter().map(Self::depth);
+        inner.max().unwrap_or(0).saturating_add(1)
+    }
+}
+
+/// A number or bool from its bytes; `None` for other types and lengths. A bool
+/// byte other than 0 can only be 1 unless the file changed since it was checked.
+pub(crate) fn plain_value(ty: ValueType, bytes: &[u8]) -> Option<Value> {
+    Some(match ty {
+        ValueType::U8 => Value::U8(u8::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::I8 => Value::I8(i8::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::U16 => Value::U16(u16::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::I16 => Value::I16(i16::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::U32 => Value::U32(u32::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::I32 => Value::I32(i32::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::F32 => Value::F32(f32::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::Bool => Value::Bool(*bytes.first()? != 0),
+        ValueType::U64 => Value::U64(u64::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::I64 => Value::I64(i64::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::F64 => Value::F64(f64::from_le_bytes(bytes.try_into().ok()?)),
+        ValueType::String | ValueType::Array => return None,
+    })
+}
+
+impl PartialEq for Array {
+    fn eq(&self, other: &Self) -> bool {
+        self.elem == other.elem
+            && match (&self.items, &other.items) {
+                (Items::Plain(a), Items::Plain(b)) => **a == **b,
+                (Items::Strings(a), Items::Strings(b)) => a == b,
+                (Items::Nested(a), Items::Nested(b)) => a == b,
+                _ => false,
+            }
+    }
+}
+
+impl Eq for Array {}
+
+impl fmt::Display for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        write!(f, "{} × {} [", self.len(), self.elem)?;
+        for (i, value) in self.iter().take(SHOWN).enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            match value {
+                Value::String(text) => write!(f, "{comma}{text:?}")?,
+                value => write!(f, "{comma}{value}")?,
+            }
+        }
+        f.write_str(if self.len() > SHOWN { ", …]" } else { "]" })
+    }
+}
+
+/// Many strings in two allocations: their text end to end, and where each ends.
+///
+/// A vocabulary of 202,048 tokens costs no allocation a token. The text is a
+/// copy, not a view of the file: it stays valid UTF-8 whatever becomes of the
+/// file, and handing out a `&str` costs no second validation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Strings {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Strings {
+    /// The strings whose texts follow one another in `text`, ending at `ends`;
+    /// `None` unless every end is a character boundary, in order.
+    pub(crate) fn new(text: String, ends: Vec<usize>) -> Option<Self> {
+        let sound = ends.is_sorted() && ends.iter().all(|&end| text.is_char_boundary(end));
+        (sound && ends.last().copied().unwrap_or(0) == text.len()).then_some(Self { text, ends })
+    }
+
+    /// The number of strings.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// String `i`.
+    #[must_use]
+    pub fn get(&self, i: usize) -> Option<&str> {
+        let end = *self.ends.get(i)?;
+        let start = match i.checked_sub(1) {
+            Some(before) => *self.ends.get(before)?,
+            None => 0,
+        };
+        self.text.get(start..end)
+    }
+
+    /// The strings in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
+        (0..self.len()).map(|i| self.get(i).unwrap_or_default())
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<S> for Strings {
+    fn from_iter<I: IntoIterator<Item = S>>(strings: I) -> Self {
+        let mut all = Self::default();
+        for string in strings {
+            all.text.push_str(string.as_ref());
+            all.ends.push(all.text.len());
+        }
+        all
+    }
+}
+
+/// `From` for a number type and a vector of it.
+macro_rules! from_numbers {
+    ($($ty:ty => $variant:ident),*) => {$(
+        impl From<$ty> for Value {
+            fn from(value: $ty) -> Self {
+                Self::$variant(value)
+            }
+        }
+
+        impl From<&[$ty]> for Value {
+            fn from(values: &[$ty]) -> Self {
+                let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                Self::Array(Array::plain(ValueType::$variant, TensorData::from_vec(bytes)))
+            }
+        }
+
+        impl From<Vec<$ty>> for Value {
+            fn from(values: Vec<$ty>) -> Self {
+                Self::from(values.as_slice())
+            }
+        }
+    )*};
+}
+
+from_numbers!(
+    u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32,
+    f32 => F32, u64 => U64, i64 => I64, f64 => F64
+);
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+
+impl From<&[bool]> for Value {
+    fn from(values: &[bool]) -> Self {
+        let bytes = values.iter().map(|&v| u8::from(v)).collect();
+        Self::Array(Array::plain(ValueType::Bool, TensorData::from_vec(bytes)))
+    }
+}
+
+impl From<Vec<bool>> for Value {
+    fn from(values: Vec<bool>) -> Self {
+        Self::from(values.as_slice())
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::String(value.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Self::String(value)
+    }
+}
+
+impl From<Array> for Value {
+    fn from(value: Array) -> Self {
+        Self::Array(value)
+    }
+}
+
+impl From<Strings> for Value {
+    fn from(value: Strings) -> Self {
+        Self::Array(Array::of_strings(value))
+    }
+}
+
+impl From<Vec<String>> for Value {
+    fn from(values: Vec<String>) -> Self {
+        values.iter().collect::<Strings>().into()
+    }
+}
+
+impl From<&[&str]> for Value {
+    fn from(values: &[&str]) -> Self {
+        values.iter().collect::<Strings>().into()
+    }
+}
