@@ -1,1 +1,32 @@
-//! Under construction.
+//! What the operations of a forward pass mean, to the bit.
+//!
+//! Each operation is a descriptor, a contract in its module's documentation,
+//! and a scalar function that *is* the contract: the oracle. Backends
+//! implement [`Backend`]; [`oracle::Oracle`] does so with the oracle functions
+//! any other backend against it, bit for bit.
+//!
+//! The arithmetic here is the lane [`Lane::Strict`], version 1, of
+//! `docs/numerics.md`: the same bits for any thread count, batch width, split
+//! of the prompt, reuse of the cache and instruction set.
+#![forbid(unsafe_code)]
+
+pub mod attention;
+mod backend;
+pub mod elementwise;
+pub mod embed;
+mod error;
+mod lane;
+pub mod math;
+pub mod norm;
+pub mod oracle;
+pub mod project;
+pub mod reduce;
+pub mod rope;
+mod weight;
+
+pub use attention::{Attention, KvLayout};
+pub use backend::{Backend, BackendInfo};
+pub use error::OpError;
+pub use lane::Lane;
+pub use rope::{RopeFrequencies, RopeTable};
+pub use weight::Weight;

@@ -1,0 +1,108 @@
+//! Rotary position encoding of interleaved pairs (2i, 2i + 1).
+//!
+//! ```text
+//! f_i = base^(-2 i / d)              f64, libm's pow
+//! c, s = cos, sin(position · f_i)    f64, libm's, rounded to f32
+//! x'_2i   = x_2i · c - x_2i+1 · s    every product and sum rounded
+//! x'_2i+1 = x_2i · s + x_2i+1 · c
+//! ```
+//!
+//! Both functions come from the `libm` crate, never from the platform, so
+//! that the table is the same everywhere. It costs d / 2 evaluations a
+//! position and is shared by all layers and heads.
+
+/// The frequencies of one model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeFrequencies(Vec<f64>);
+
+impl RopeFrequencies {
+    /// The `d / 2` frequencies of a head of `d` values.
+    pub fn new(base: f32, d: usize) -> Self {
+        let base = f64::from(base);
+        let f = |i: usize| libm::pow(base, -((2 * i) as f64) / d as f64);
+        Self((0..d / 2).map(f).collect())
+    }
+
+    /// Cosines and sines of the positions `first .. first + rows`.
+    pub fn table(&self, first: usize, rows: usize) -> RopeTable {
+        let pairs = self.0.len();
+        let mut table = RopeTable {
+            pairs,
+            cos: Vec::with_capacity(rows * pairs),
+            sin: Vec::with_capacity(rows * pairs),
+        };
+        for position in first..first + rows {
+            for f in &self.0 {
+                let (sin, cos) = libm::sincos(position as f64 * f);
+                table.cos.push(cos as f32);
+                table.sin.push(sin as f32);
+            }
+        }
+        table
+    }
+}
+
+/// Cosines and sines of some positions, `[rows, pairs]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    pairs: usize,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+}
+
+impl RopeTable {
+    /// Pairs in a head.
+    pub fn pairs(&self) -> usize {
+        self.pairs
+    }
+
+    /// Positions in the table.
+    pub fn rows(&self) -> usize {
+        self.cos.len().checked_div(self.pairs).unwrap_or(0)
+    }
+
+    /// `(cos, sin)` of row `row`, each `pairs` long.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row(&self, row: usize) -> (&[f32], &[f32]) {
+        let at = row * self.pairs..(row + 1) * self.pairs;
+        (&self.cos[at.clone()], &self.sin[at])
+    }
+}
+
+/// Rotates every head of one row in place by `row` of the table.
+pub fn rope(x: &mut [f32], table: &RopeTable, row: usize) {
+    let (cos, sin) = table.row(row);
+    for head in x.chunks_exact_mut(2 * table.pairs) {
+        for ((pair, &c), &s) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+            let [a, b] = *pair;
+            *pair = [a * c - b * s, a * s + b * c];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_zero_turns_nothing_and_pairs_are_neighbours() {
+        let f = RopeFrequencies::new(500_000.0, 4);
+        let mut x = [1.0, 2.0, 3.0, 4.0];
+        rope(&mut x, &f.table(0, 1), 0);
+        assert_eq!(x, [1.0, 2.0, 3.0, 4.0]);
+        // The first pair turns by one radian a position: (1, 0) -> (cos, sin).
+        let mut x = [1.0, 0.0, 0.0, 0.0];
+        rope(&mut x, &f.table(0, 2), 1);
+        assert_eq!(x, [libm::cos(1.0) as f32, libm::sin(1.0) as f32, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_table_does_not_depend_on_where_it_starts() {
+        let f = RopeFrequencies::new(10_000.0, 128);
+        let (all, part) = (f.table(0, 50), f.table(37, 3));
+        assert_eq!(all.row(38), part.row(1));
+        assert_eq!(part.rows(), 3);
+    }
+}

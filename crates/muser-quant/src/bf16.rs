@@ -1,0 +1,22 @@
+//! BF16: the upper half of binary32, `1 sign | 8 exponent | 7 mantissa`.
+//!
+//! To f32 the conversion is exact; from f32 it rounds to nearest, ties to even.
+//!
+//! ```
+//! // 0 01111111 1000000 = 1.5
+//! assert_eq!(muser_quant::bf16::to_f32(0b0_01111111_1000000), 1.5);
+//! assert_eq!(muser_quant::bf16::from_f32(1.5), 0b0_01111111_1000000);
+//! ```
+
+/// Bytes of one value.
+pub const BYTES: usize = 2;
+
+/// The value of these bits, exactly.
+pub fn to_f32(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The bits nearest to `x`, ties to even.
+pub fn from_f32(x: f32) -> u16 {
+    half::bf16::from_f32(x).to_bits()
+}

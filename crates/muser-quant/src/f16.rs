@@ -1,0 +1,23 @@
+//! F16: IEEE binary16, `1 sign | 5 exponent (bias 15) | 10 mantissa`.
+//!
+//! To f32 the conversion is exact; from f32 it rounds to nearest, ties to
+//! even, and overflows to infinity.
+//!
+//! ```
+//! // 0 01111 1000000000 = 1.5
+//! assert_eq!(muser_quant::f16::to_f32(0b0_01111_1000000000), 1.5);
+//! assert_eq!(muser_quant::f16::from_f32(1.5), 0b0_01111_1000000000);
+//! ```
+
+/// Bytes of one value.
+pub const BYTES: usize = 2;
+
+/// The value of these bits, exactly.
+pub fn to_f32(bits: u16) -> f32 {
+    half::f16::from_bits(bits).to_f32()
+}
+
+/// The bits nearest to `x`, ties to even.
+pub fn from_f32(x: f32) -> u16 {
+    half::f16::from_f32(x).to_bits()
+}

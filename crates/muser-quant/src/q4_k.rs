@@ -1,0 +1,103 @@
+//! Q4_K: 256 weights in 144 bytes, eight sub-blocks of 32 with a 6-bit scale
+//! and a 6-bit minimum each.
+//!
+//! ```text
+//!  byte 0    2      4            16                                144
+//!       | d  | dmin | 8 s, 8 m   | nibbles                          |
+//!       | f16| f16  | 12 bytes   | 128 bytes                        |
+//!
+//!  nibbles: four groups of 32 bytes; group g, byte i holds
+//!      low  nibble  code of value 64 g + i          (sub-block 2 g)
+//!      high nibble  code of value 64 g + 32 + i     (sub-block 2 g + 1)
+//! ```
+//!
+//! Value `i` of sub-block `j`: `w = (d · s_j) · q - (dmin · m_j)`, each product
+//! rounded to f32, then the difference.
+//!
+//! ```
+//! use muser_quant::q4_k::BlockQ4K;
+//! let mut bytes = [0u8; 144];
+//! bytes[0..2].copy_from_slice(&0x3c00u16.to_le_bytes()); // d = 1.0
+//! bytes[2..4].copy_from_slice(&0x3800u16.to_le_bytes()); // dmin = 0.5
+//! bytes[4] = 3; // s_0 = 3
+//! bytes[5] = 1; // s_1 = 1
+//! bytes[8] = 4; // m_0 = 4
+//! bytes[16] = 0x9_5; // low nibble: value 0; high nibble: value 32
+//! let w = BlockQ4K::from_bytes(&bytes).decode();
+//! assert_eq!(w[0], 1.0 * 3.0 * 5.0 - 0.5 * 4.0);
+//! assert_eq!(w[1], -2.0); // code 0 of sub-block 0
+//! assert_eq!(w[32], 9.0); // sub-block 1 has no minimum
+//! ```
+
+use crate::q8_k::BlockQ8K;
+use crate::{QK, field, packed_scales};
+
+/// Bytes of one block.
+pub const BYTES: usize = 144;
+
+/// One block, its scales unpacked and its codes still in nibbles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct BlockQ4K {
+    /// Scale of the scales, f16 bits.
+    pub d: u16,
+    /// Scale of the minima, f16 bits.
+    pub dmin: u16,
+    /// Eight 6-bit scales and eight 6-bit minima, packed.
+    pub scales: [u8; 12],
+    /// The 256 codes, two a byte.
+    pub codes: [u8; QK / 2],
+}
+
+const _: () = assert!(size_of::<BlockQ4K>() == BYTES);
+
+impl BlockQ4K {
+    /// The block in these bytes. Any bytes are a block.
+    pub fn from_bytes(b: &[u8; BYTES]) -> Self {
+        Self {
+            d: u16::from_le_bytes(field(b, 0)),
+            dmin: u16::from_le_bytes(field(b, 2)),
+            scales: field(b, 4),
+            codes: field(b, 16),
+        }
+    }
+
+    /// The code of value `i`, `0..=15`.
+    pub fn code(&self, i: usize) -> u8 {
+        let (group, within) = (i / 64, i % 64);
+        let byte = self.codes[32 * group + within % 32];
+        if within < 32 { byte & 15 } else { byte >> 4 }
+    }
+
+    /// The eight scales and the eight minima, each `0..=63`.
+    pub fn scales_mins(&self) -> ([u8; 8], [u8; 8]) {
+        packed_scales::unpack(&self.scales)
+    }
+
+    /// The 256 weights.
+    pub fn decode(&self) -> [f32; QK] {
+        let (d, dmin) = (crate::f16::to_f32(self.d), crate::f16::to_f32(self.dmin));
+        let (s, m) = self.scales_mins();
+        std::array::from_fn(|i| {
+            let j = i / 32;
+            let scale = d * f32::from(s[j]);
+            let min = dmin * f32::from(m[j]);
+            scale * f32::from(self.code(i)) - min
+        })
+    }
+
+    /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`, exact.
+    ///
+    /// The first is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the second
+    /// below 256 · 63 · 127 < 2^21.
+    pub fn dot(&self, a: &BlockQ8K) -> (i32, i32) {
+        let (s, m) = self.scales_mins();
+        let (mut sum, mut min) = (0, 0);
+        for i in 0..QK {
+            let j = i / 32;
+            sum += i32::from(s[j]) * i32::from(self.code(i)) * i32::from(a.q[i]);
+            min += i32::from(m[j]) * i32::from(a.q[i]);
+        }
+        (sum, min)
+    }
+}

@@ -1,0 +1,105 @@
+//! Q5_K: 256 weights in 176 bytes; Q4_K with a fifth bit.
+//!
+//! ```text
+//!  byte 0    2      4            16            48                   176
+//!       | d  | dmin | 8 s, 8 m   | fifth bits  | nibbles             |
+//!       | f16| f16  | 12 bytes   | 32 bytes    | 128 bytes           |
+//!
+//!  nibbles: as in Q4_K; value 64 g + i in the low nibble of byte 32 g + i,
+//!           value 64 g + 32 + i in the high one
+//!  fifth bits: byte i, bit j: the 16 of value i of sub-block j
+//! ```
+//!
+//! Value `i` of sub-block `j`: `w = (d · s_j) · q - (dmin · m_j)`, `q` in
+//! `0..=31`, each product rounded to f32, then the difference.
+//!
+//! ```
+//! use muser_quant::q5_k::BlockQ5K;
+//! let mut bytes = [0u8; 176];
+//! bytes[0..2].copy_from_slice(&0x3c00u16.to_le_bytes()); // d = 1.0
+//! bytes[4] = 2; // s_0
+//! bytes[5] = 1; // s_1
+//! bytes[16] = 0b10; // value 0: bit of sub-block 1 only
+//! bytes[48] = 0x3_7;
+//! let w = BlockQ5K::from_bytes(&bytes).decode();
+//! assert_eq!(w[0], 2.0 * 7.0);
+//! assert_eq!(w[32], 16.0 + 3.0);
+//! ```
+
+use crate::q8_k::BlockQ8K;
+use crate::{QK, field, packed_scales};
+
+/// Bytes of one block.
+pub const BYTES: usize = 176;
+
+/// One block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct BlockQ5K {
+    /// Scale of the scales, f16 bits.
+    pub d: u16,
+    /// Scale of the minima, f16 bits.
+    pub dmin: u16,
+    /// Eight 6-bit scales and eight 6-bit minima, packed.
+    pub scales: [u8; 12],
+    /// The fifth bit of each code.
+    pub high: [u8; QK / 8],
+    /// The low four bits of each code, two a byte.
+    pub low: [u8; QK / 2],
+}
+
+const _: () = assert!(size_of::<BlockQ5K>() == BYTES);
+
+impl BlockQ5K {
+    /// The block in these bytes. Any bytes are a block.
+    pub fn from_bytes(b: &[u8; BYTES]) -> Self {
+        Self {
+            d: u16::from_le_bytes(field(b, 0)),
+            dmin: u16::from_le_bytes(field(b, 2)),
+            scales: field(b, 4),
+            high: field(b, 16),
+            low: field(b, 48),
+        }
+    }
+
+    /// The code of value `i`, `0..=31`.
+    pub fn code(&self, i: usize) -> u8 {
+        let (group, within) = (i / 64, i % 64);
+        let byte = self.low[32 * group + within % 32];
+        let low = if within < 32 { byte & 15 } else { byte >> 4 };
+        let fifth = self.high[i % 32] >> (i / 32) & 1;
+        fifth << 4 | low
+    }
+
+    /// The eight scales and the eight minima, each `0..=63`.
+    pub fn scales_mins(&self) -> ([u8; 8], [u8; 8]) {
+        packed_scales::unpack(&self.scales)
+    }
+
+    /// The 256 weights.
+    pub fn decode(&self) -> [f32; QK] {
+        let (d, dmin) = (crate::f16::to_f32(self.d), crate::f16::to_f32(self.dmin));
+        let (s, m) = self.scales_mins();
+        std::array::from_fn(|i| {
+            let j = i / 32;
+            let scale = d * f32::from(s[j]);
+            let min = dmin * f32::from(m[j]);
+            scale * f32::from(self.code(i)) - min
+        })
+    }
+
+    /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`, exact.
+    ///
+    /// The first is below 256 · 63 · 31 · 127 < 2^26 in magnitude, the second
+    /// below 256 · 63 · 127 < 2^21.
+    pub fn dot(&self, a: &BlockQ8K) -> (i32, i32) {
+        let (s, m) = self.scales_mins();
+        let (mut sum, mut min) = (0, 0);
+        for i in 0..QK {
+            let j = i / 32;
+            sum += i32::from(s[j]) * i32::from(self.code(i)) * i32::from(a.q[i]);
+            min += i32::from(m[j]) * i32::from(a.q[i]);
+        }
+        (sum, min)
+    }
+}

@@ -1,0 +1,95 @@
+//! Q6_K: 256 weights in 210 bytes, sixteen sub-blocks of 16 with a signed
+//! 8-bit scale each and no minimum.
+//!
+//! ```text
+//!  byte 0                128                192           208   210
+//!       | low nibbles    | high bit pairs   | 16 scales   | d   |
+//!       | 128 bytes      | 64 bytes         | i8          | f16 |
+//!
+//!  two halves h of 128 values; in half h, for i in 0..32:
+//!    low byte 64 h + i       low nibble: value 128 h + i        high: + 64
+//!    low byte 64 h + 32 + i  low nibble: value 128 h + 32 + i   high: + 64
+//!    pair byte 32 h + i      bits 1..0: value 128 h + i
+//!                            bits 3..2: value 128 h + 32 + i
+//!                            bits 5..4: value 128 h + 64 + i
+//!                            bits 7..6: value 128 h + 96 + i
+//! ```
+//!
+//! Value `i` of sub-block `j`: `w = (d · s_j) · (q - 32)`, `q` in `0..=63`,
+//! each product rounded to f32.
+//!
+//! ```
+//! use muser_quant::q6_k::BlockQ6K;
+//! let mut bytes = [0u8; 210];
+//! bytes[0] = 0x2_1; // value 0: 1, value 64: 2
+//! bytes[128] = 0b00_11_00_10; // value 0: 2 << 4, value 64: 3 << 4
+//! bytes[192] = -2i8 as u8; // s_0
+//! bytes[196] = 1; // s_4, values 64..80
+//! bytes[208..210].copy_from_slice(&0x4000u16.to_le_bytes()); // d = 2.0
+//! let w = BlockQ6K::from_bytes(&bytes).decode();
+//! assert_eq!(w[0], 2.0 * -2.0 * (33.0 - 32.0));
+//! assert_eq!(w[64], 2.0 * (50.0 - 32.0));
+//! ```
+
+use crate::q8_k::BlockQ8K;
+use crate::{QK, field};
+
+/// Bytes of one block.
+pub const BYTES: usize = 210;
+
+/// One block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct BlockQ6K {
+    /// The low four bits of each code, two a byte.
+    pub low: [u8; QK / 2],
+    /// The high two bits of each code, four a byte.
+    pub high: [u8; QK / 4],
+    /// The scale of each 16 values.
+    pub scales: [i8; QK / 16],
+    /// Scale of the scales, f16 bits.
+    pub d: u16,
+}
+
+const _: () = assert!(size_of::<BlockQ6K>() == BYTES);
+
+impl BlockQ6K {
+    /// The block in these bytes. Any bytes are a block.
+    pub fn from_bytes(b: &[u8; BYTES]) -> Self {
+        Self {
+            low: field(b, 0),
+            high: field(b, 128),
+            scales: field::<16>(b, 192).map(u8::cast_signed),
+            d: u16::from_le_bytes(field(b, 208)),
+        }
+    }
+
+    /// The code of value `i`, `0..=63`; the weight's integer is this minus 32.
+    pub fn code(&self, i: usize) -> u8 {
+        let (half, within) = (i / 128, i % 128);
+        let byte = self.low[64 * half + within % 64];
+        let low = if within < 64 { byte & 15 } else { byte >> 4 };
+        let pair = self.high[32 * half + within % 32] >> (2 * (within / 32)) & 3;
+        pair << 4 | low
+    }
+
+    /// The 256 weights.
+    pub fn decode(&self) -> [f32; QK] {
+        let d = crate::f16::to_f32(self.d);
+        std::array::from_fn(|i| {
+            let scale = d * f32::from(self.scales[i / 16]);
+            scale * f32::from(i16::from(self.code(i)) - 32)
+        })
+    }
+
+    /// `Σ_j s_j Σ_i (q_ij - 32) a_ij`, exact; below 256 · 128 · 32 · 127 < 2^27
+    /// in magnitude.
+    pub fn dot(&self, a: &BlockQ8K) -> i32 {
+        (0..QK)
+            .map(|i| {
+                let w = i32::from(self.code(i)) - 32;
+                i32::from(self.scales[i / 16]) * w * i32::from(a.q[i])
+            })
+            .sum()
+    }
+}
