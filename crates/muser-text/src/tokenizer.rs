@@ -1,0 +1,422 @@
+//! Byte-level BPE: text to token ids and back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokenizers::Model as _;
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+
+use crate::bytes::{char_of, push_decoded};
+use crate::special::{Fragment, SpecialSet};
+use crate::split::SplitRule;
+use crate::{Error, Result, TokenKind, TokenizerSpec};
+
+/// What the text of a special token means in a text to encode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Special {
+    /// Nothing: a user who writes `<|eot|>` gets the letters, never the
+    /// control token. User-defined tokens are text and are matched all the same.
+    #[default]
+    Plain,
+    /// The token itself: for prompts that a template or an operator wrote.
+    Parse,
+}
+
+/// How to encode a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EncodeOptions {
+    /// What special tokens in the text mean.
+    pub special: Special,
+    /// Start with the bos token. It is put there even if the text, parsed,
+    /// starts with one; what the file wishes is [`Tokenizer::add_bos`].
+    pub add_bos: bool,
+}
+
+/// The ids that end a generation: eos, eot and eom where the file names them,
+/// and those the caller added.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EndOfGeneration(Vec<u32>);
+
+impl EndOfGeneration {
+    fn of(spec: &TokenizerSpec) -> Self {
+        let named = [spec.eos, spec.eot, spec.eom];
+        let mut ids: Vec<u32> = named.into_iter().flatten().collect();
+        ids.extend(&spec.extra_eog);
+        ids.sort_unstable();
+        ids.dedup();
+        Self(ids)
+    }
+
+    /// Whether `id` ends a generation.
+    pub fn contains(&self, id: u32) -> bool {
+        self.0.binary_search(&id).is_ok()
+    }
+
+    /// The ids, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+/// A tokenizer. Cloning is cheap; clones share the vocabulary.
+#[derive(Debug, Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bpe: BPE,
+    split: SplitRule,
+    /// Matched when special tokens are parsed: control, unknown, user-defined.
+    parsed: SpecialSet,
+    /// Matched always: user-defined.
+    plain: SpecialSet,
+    /// Bytes that a token stands for.
+    has_byte: [bool; 256],
+    tokens: Vec<String>,
+    kinds: Vec<TokenKind>,
+    /// Ids in the order of their texts, for look-ups without a second copy.
+    by_text: Vec<u32>,
+    /// The bytes of all tokens, and where each one ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    eog: EndOfGeneration,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    eot: Option<u32>,
+    eom: Option<u32>,
+    unknown: Option<u32>,
+    padding: Option<u32>,
+    add_bos: bool,
+    add_eos: bool,
+}
+
+impl Tokenizer {
+    /// Checks a description and builds the tokenizer.
+    ///
+    /// # Errors
+    /// Anything in the description that is unknown, out of range, twice there
+    /// or that contradicts the rest, with its name.
+    pub fn new(spec: TokenizerSpec) -> Result<Self> {
+        if spec.model != "gpt2" {
+            return Err(Error::UnknownModel { found: spec.model });
+        }
+        let split = SplitRule::by_name(spec.pre.as_deref())?;
+        let kinds = spec.kinds()?;
+        spec.check_ids()?;
+        let by_text = sorted_by_text(&spec.tokens)?;
+        let bpe = build_bpe(&spec, &kinds)?;
+        let has_byte = std::array::from_fn(|byte| {
+            bpe.token_to_id(char_of(byte as u8).encode_utf8(&mut [0; 4]))
+                .is_some()
+        });
+        let (bytes, ends) = decode_all(&spec.tokens, &kinds)?;
+
+        let of_kind = |wanted: fn(TokenKind) -> bool| {
+            let tokens = (0..).zip(spec.tokens.iter().zip(&kinds));
+            SpecialSet::new(
+                tokens
+                    .filter(move |(_, (_, kind))| wanted(**kind))
+                    .map(|(id, (text, _))| (id, text.clone())),
+            )
+        };
+        let parsed = of_kind(|kind| kind.is_control() || kind == TokenKind::UserDefined)?;
+        let plain = of_kind(|kind| kind == TokenKind::UserDefined)?;
+
+        Ok(Self(Arc::new(Inner {
+            bpe,
+            split,
+            parsed,
+            plain,
+            has_byte,
+            eog: EndOfGeneration::of(&spec),
+            tokens: spec.tokens,
+            kinds,
+            by_text,
+            bytes,
+            ends,
+            bos: spec.bos,
+            eos: spec.eos,
+            eot: spec.eot,
+            eom: spec.eom,
+            unknown: spec.unknown,
+            padding: spec.padding,
+            add_bos: spec.add_bos,
+            add_eos: spec.add_eos,
+        })))
+    }
+
+    /// The token ids of `text`. No eos is added, whatever the file wishes
+    /// ([`Tokenizer::add_eos`]): a prompt is to be continued.
+    ///
+    /// # Errors
+    /// A byte that no token stands for (never silently dropped), or a bos asked
+    /// for where the vocabulary names none.
+    pub fn encode(&self, text: &str, opts: EncodeOptions) -> Result<Vec<u32>> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
+        if opts.add_bos {
+            ids.push(self.0.bos.ok_or(Error::NoBos)?);
+        }
+        let special = match opts.special {
+            Special::Parse => &self.0.parsed,
+            Special::Plain => &self.0.plain,
+        };
+        let mut piece_text = String::new();
+        for fragment in special.partition(text) {
+            let fragment = match fragment {
+                Fragment::Token(id) => {
+                    ids.push(id);
+                    continue;
+                }
+                Fragment::Text(fragment) => fragment,
+            };
+            self.check_bytes(text, fragment)?;
+            for piece in self.0.split.pieces(fragment) {
+                piece_text.clear();
+                piece_text.extend(piece.bytes().map(char_of));
+                let tokens = self
+                    .0
+                    .bpe
+                    .tokenize(&piece_text)
+                    .map_err(|error| Error::Encode {
+                        reason: error.to_string(),
+                    })?;
+                ids.extend(tokens.iter().map(|token| token.id));
+            }
+        }
+        Ok(ids)
+    }
+
+    /// The merges skip what they have no token for, so it is found before.
+    fn check_bytes(&self, text: &str, fragment: &str) -> Result<()> {
+        let Some(at) = fragment
+            .bytes()
+            .position(|byte| !self.0.has_byte[usize::from(byte)])
+        else {
+            return Ok(());
+        };
+        Err(Error::MissingByteToken {
+            byte: fragment.as_bytes()[at],
+            offset: fragment.as_ptr() as usize - text.as_ptr() as usize + at,
+        })
+    }
+
+    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD. Control and
+    /// unknown tokens appear, as they are written in the vocabulary, only with
+    /// `show_special`.
+    ///
+    /// # Errors
+    /// An id beyond the vocabulary.
+    pub fn decode(&self, ids: &[u32], show_special: bool) -> Result<String> {
+        let mut bytes = Vec::with_capacity(ids.len().saturating_mul(4));
+        for &id in ids {
+            bytes.extend_from_slice(self.visible_bytes(id, show_special)?);
+        }
+        Ok(String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// What `id` adds to a text: nothing for a control token that is not shown.
+    pub(crate) fn visible_bytes(&self, id: u32, show_special: bool) -> Result<&[u8]> {
+        let bytes = self.token_bytes(id).ok_or(Error::IdOutOfRange {
+            id,
+            vocab_size: self.vocab_size(),
+        })?;
+        Ok(if self.is_control(id) && !show_special {
+            &[]
+        } else {
+            bytes
+        })
+    }
+
+    /// The bytes that `id` stands for, not always whole characters; for a
+    /// control token the text it is written as.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        let index = usize::try_from(id).ok()?;
+        let end = *self.0.ends.get(index)?;
+        let start = index.checked_sub(1).map_or(0, |before| self.0.ends[before]);
+        Some(&self.0.bytes[start..end])
+    }
+
+    /// The text of `id` as the vocabulary writes it, in the byte-level alphabet.
+    pub fn token_text(&self, id: u32) -> Option<&str> {
+        self.0
+            .tokens
+            .get(usize::try_from(id).ok()?)
+            .map(String::as_str)
+    }
+
+    /// The type of `id`.
+    pub fn token_kind(&self, id: u32) -> Option<TokenKind> {
+        self.0.kinds.get(usize::try_from(id).ok()?).copied()
+    }
+
+    /// Whether `id` is a control or unknown token, hidden from output.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.token_kind(id).is_some_and(TokenKind::is_control)
+    }
+
+    /// The id whose text in the vocabulary is `text`.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        let tokens = &self.0.tokens;
+        let by_text = &self.0.by_text;
+        let place = by_text.binary_search_by(|&id| tokens[id as usize].as_str().cmp(text));
+        place.ok().map(|place| by_text[place])
+    }
+
+    /// Number of tokens.
+    pub fn vocab_size(&self) -> usize {
+        self.0.tokens.len()
+    }
+
+    /// The ids that end a generation.
+    pub fn eog(&self) -> &EndOfGeneration {
+        &self.0.eog
+    }
+
+    /// Start of a text.
+    pub fn bos(&self) -> Option<u32> {
+        self.0.bos
+    }
+
+    /// End of a text.
+    pub fn eos(&self) -> Option<u32> {
+        self.0.eos
+    }
+
+    /// End of a turn.
+    pub fn eot(&self) -> Option<u32> {
+        self.0.eot
+    }
+
+    /// End of a message.
+    pub fn eom(&self) -> Option<u32> {
+        self.0.eom
+    }
+
+    /// The unknown token.
+    pub fn unknown(&self) -> Option<u32> {
+        self.0.unknown
+    }
+
+    /// The padding token.
+    pub fn padding(&self) -> Option<u32> {
+        self.0.padding
+    }
+
+    /// Whether the file wishes texts to start with bos.
+    pub fn add_bos(&self) -> bool {
+        self.0.add_bos
+    }
+
+    /// Whether the file wishes texts to end with eos.
+    pub fn add_eos(&self) -> bool {
+        self.0.add_eos
+    }
+}
+
+fn id_of_index(index: usize) -> u32 {
+    u32::try_from(index).expect("the number of tokens fits 32 bits: checked with the types")
+}
+
+/// Ids in the order of their texts; refuses a text that is there twice. An
+/// empty text is left out: files pad with it, and nothing can be looked up by it.
+fn sorted_by_text(tokens: &[String]) -> Result<Vec<u32>> {
+    let filled = (0..tokens.len()).filter(|&index| !tokens[index].is_empty());
+    let mut ids: Vec<u32> = filled.map(id_of_index).collect();
+    ids.sort_unstable_by_key(|&id| (tokens[id as usize].as_str(), id));
+    for pair in ids.windows(2) {
+        if tokens[pair[0] as usize] == tokens[pair[1] as usize] {
+            return Err(Error::DuplicateToken {
+                text: tokens[pair[0] as usize].clone(),
+                first: pair[0],
+                second: pair[1],
+            });
+        }
+    }
+    Ok(ids)
+}
+
+/// Builds the merge table over all tokens but control and unknown ones: with
+/// those absent, no text and no merge can make one.
+fn build_bpe(spec: &TokenizerSpec, kinds: &[TokenKind]) -> Result<BPE> {
+    let mut vocab = Vocab::with_capacity(spec.tokens.len());
+    for (index, (text, kind)) in spec.tokens.iter().zip(kinds).enumerate() {
+        if !kind.is_control() && !text.is_empty() {
+            vocab.insert(text.clone(), id_of_index(index));
+        }
+    }
+    let merges = split_merges(&spec.merges, &vocab)?;
+    BPE::builder()
+        .vocab_and_merges(vocab, merges)
+        .build()
+        .map_err(|error| Error::Build {
+            what: "the merge table",
+            reason: error.to_string(),
+        })
+}
+
+fn split_merges(merges: &[String], vocab: &Vocab) -> Result<Merges> {
+    let mut seen = HashMap::with_capacity(merges.len());
+    let mut joined = String::new();
+    let mut pairs = Merges::with_capacity(merges.len());
+    for (index, merge) in merges.iter().enumerate() {
+        let refuse = |reason: String| Error::Merge {
+            index,
+            merge: merge.clone(),
+            reason,
+        };
+        let id = |text: &str| {
+            let missing = || {
+                refuse(format!(
+                    "{text:?} is not among the tokens that text can become"
+                ))
+            };
+            vocab.get(text).copied().ok_or_else(missing)
+        };
+        let (left, right) = merge
+            .split_once(' ')
+            .filter(|(left, right)| !left.is_empty() && !right.is_empty())
+            .ok_or_else(|| refuse("expected two tokens with a space between them".into()))?;
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        let pair = (id(left)?, id(right)?);
+        id(&joined)?;
+        if let Some(first) = seen.insert(pair, index) {
+            return Err(refuse(format!("the same as merge {first}")));
+        }
+        pairs.push((left.to_owned(), right.to_owned()));
+    }
+    Ok(pairs)
+}
+
+/// The bytes of every token, end to end, and the end of each.
+fn decode_all(tokens: &[String], kinds: &[TokenKind]) -> Result<(Vec<u8>, Vec<usize>)> {
+    let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
+    let mut ends = Vec::with_capacity(tokens.len());
+    for (index, (text, kind)) in tokens.iter().zip(kinds).enumerate() {
+        match kind {
+            TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => {
+                bytes.extend_from_slice(text.as_bytes());
+            }
+            TokenKind::Byte => {
+                bytes.push(byte_token(text).ok_or_else(|| Error::MalformedByteToken {
+                    id: id_of_index(index),
+                    text: text.clone(),
+                })?)
+            }
+            TokenKind::Normal | TokenKind::Undefined | TokenKind::Unused => {
+                push_decoded(text, &mut bytes);
+            }
+        }
+        ends.push(bytes.len());
+    }
+    Ok((bytes, ends))
+}
+
+/// The byte that `<0xHH>` writes.
+fn byte_token(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    hex.then(|| u8::from_str_radix(digits, 16).ok())?
+}
