@@ -1,0 +1,155 @@
+//! What one sequence keeps between forward passes: K and V of its positions,
+//! and the buffers that a pass works in.
+
+use crate::Config;
+use muser_ops::{Backend, attention::CHUNK};
+use std::sync::Arc;
+
+/// One sequence's KV cache: a ring on sliding layers, growing on full ones.
+pub struct Cache<B: Backend> {
+    /// The model that made it, by identity.
+    pub(crate) config: Arc<Config>,
+    pub(crate) kv: Vec<B::Kv>,
+    pub(crate) context: usize,
+    /// Positions that count.
+    pub(crate) len: usize,
+    /// One past the highest position ever stored: what the rings have
+    /// overwritten follows from it, whatever was cut off since.
+    pub(crate) high: usize,
+    pub(crate) scratch: Scratch<B>,
+}
+
+impl<B: Backend> Cache<B> {
+    pub(crate) fn new(backend: &B, config: &Arc<Config>, context: usize) -> Self {
+        let kv = |i| backend.kv(config.kv_layout(i, context));
+        Self {
+            config: Arc::clone(config),
+            kv: (0..config.layers).map(kv).collect(),
+            context,
+            len: 0,
+            high: 0,
+            scratch: Scratch::new(backend, config, 1, 1),
+        }
+    }
+
+    /// Positions stored.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no position is stored.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Positions that there is room for, the stored ones included.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Bytes of K and V held, in whole chunks of 64 positions.
+    pub fn bytes(&self) -> u64 {
+        kv_bytes(&self.config, self.context, self.high)
+    }
+
+    /// Cuts the sequence back to its first `to` positions. `true`: that many
+    /// are now stored. `false`, and nothing changed: there are not that many,
+    /// or the ring of a sliding layer no longer holds what a token at position
+    /// `to` sees.
+    pub fn truncate(&mut self, to: usize) -> bool {
+        if to > self.len || !self.holds(to) {
+            return false;
+        }
+        if to == 0 {
+            self.clear();
+        }
+        self.len = to;
+        true
+    }
+
+    /// Forgets all positions. Memory is kept for the next ones.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.high = 0;
+    }
+
+    /// Whether a token at `position` finds what it sees of those before it.
+    pub(crate) fn holds(&self, position: usize) -> bool {
+        let layout = |i| self.config.kv_layout(i, self.context);
+        position == 0 || (0..self.kv.len()).all(|i| layout(i).holds(position, self.high))
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for Cache<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache")
+            .field("len", &self.len)
+            .field("context", &self.context)
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of the chunks that `stored` positions take, over all layers.
+pub(crate) fn kv_bytes(config: &Config, context: usize, stored: usize) -> u64 {
+    let layer = |i| {
+        let layout = config.kv_layout(i, context);
+        let chunks = stored.div_ceil(CHUNK).min(layout.chunks());
+        chunks as u64 * layout.chunk_bytes() as u64
+    };
+    (0..config.layers).map(layer).sum()
+}
+
+/// The activations of one micro-batch, `[rows, width]` each.
+///
+/// They grow to the widest batch seen and stay: decode allocates none.
+pub(crate) struct Scratch<B: Backend> {
+    rows: usize,
+    head_rows: usize,
+    /// The residual stream.
+    pub(crate) x: B::Buffer,
+    /// A normed input, and the output of the projection back to hidden width.
+    pub(crate) h: B::Buffer,
+    /// Where rows are moved to the front.
+    pub(crate) tail: B::Buffer,
+    pub(crate) q: B::Buffer,
+    pub(crate) k: B::Buffer,
+    pub(crate) v: B::Buffer,
+    pub(crate) gate: B::Buffer,
+    pub(crate) attended: B::Buffer,
+    pub(crate) ffn_gate: B::Buffer,
+    pub(crate) ffn_up: B::Buffer,
+    /// Logits of one slice of the head, and their copy on the host.
+    pub(crate) logits: B::Buffer,
+    pub(crate) host: Vec<f32>,
+}
+
+impl<B: Backend> Scratch<B> {
+    fn new(backend: &B, config: &Config, rows: usize, head_rows: usize) -> Self {
+        let buffer = |width| backend.buffer(rows, width);
+        Self {
+            rows,
+            head_rows,
+            x: buffer(config.hidden),
+            h: buffer(config.hidden),
+            tail: buffer(config.hidden),
+            q: buffer(config.attention_width()),
+            k: buffer(config.kv_width()),
+            v: buffer(config.kv_width()),
+            gate: buffer(config.attention_width()),
+            attended: buffer(config.attention_width()),
+            ffn_gate: buffer(config.ffn),
+            ffn_up: buffer(config.ffn),
+            logits: backend.buffer(head_rows, config.vocab),
+            host: vec![0.0; head_rows * config.vocab],
+        }
+    }
+
+    /// Room for `rows` rows, and for the logits of `head_rows` at once.
+    pub(crate) fn reserve(&mut self, backend: &B, config: &Config, rows: usize, head_rows: usize) {
+        if rows > self.rows || head_rows > self.head_rows {
+            let (rows, head_rows) = (rows.max(self.rows), head_rows.max(self.head_rows));
+            *self = Self::new(backend, config, rows, head_rows);
+        }
+    }
+}
