@@ -177,6 +177,12 @@ pub enum Fault {
         most: u64,
         found: u64,
     },
+    #[error("expected at most {most} {what} in a file, found a count of {found}")]
+    Limit {
+        what: &'static str,
+        most: u64,
+        found: u64,
+    },
     #[error("expected a key of 1 to {MAX_KEY_BYTES} bytes, found one of {found}")]
     KeyLength { found: u64 },
     #[error("expected each key once, found it also at byte {first}")]

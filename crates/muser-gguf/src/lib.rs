@@ -50,10 +50,11 @@
 //! and what was found. `tests/hostile.rs` has a row for each fault.
 //!
 //! No allocation is sized by a number that has not been compared with what is
-//! left of the file, and the header as a whole may take [`MAX_HEADER_BYTES`], so
-//! a sparse file of a terabyte costs no more than one of 256 MiB. Parsing takes
-//! memory in proportion to the header: about its own size for vocabularies, at
-//! worst some ten times (millions of empty nested arrays or tiny keys).
+//! left of the file. What costs more memory than its bytes in the file is
+//! limited in number ([`MAX_KEYS`], [`MAX_TENSORS`], [`MAX_ARRAYS`]), and the
+//! header as a whole to [`MAX_HEADER_BYTES`], so a sparse file of a terabyte
+//! costs no more than one of 256 MiB. Text is copied, a vocabulary in two
+//! allocations; arrays of numbers and tensor data are not.
 
 #![deny(unsafe_code)]
 
@@ -91,6 +92,16 @@ pub const MAX_KEY_BYTES: u64 = 65_535;
 
 /// The longest tensor name in bytes: what ggml loads (64 with its terminator).
 pub const MAX_TENSOR_NAME_BYTES: u64 = 63;
+
+/// The most metadata keys; files in use have about 50.
+pub const MAX_KEYS: u64 = 1 << 16;
+
+/// The most tensors; a file with a tensor for each of 128 experts in 60 layers
+/// has 23,000.
+pub const MAX_TENSORS: u64 = 1 << 18;
+
+/// The most metadata arrays, those within others counted.
+pub const MAX_ARRAYS: u64 = 1 << 20;
 
 /// The most dimensions a tensor may have.
 pub const MAX_DIMS: u32 = 4;

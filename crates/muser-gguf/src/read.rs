@@ -10,8 +10,9 @@ use crate::arena::Arena;
 use crate::tensor::{check_bytes, check_dim_count, check_dims, check_name_length, check_type};
 use crate::value::plain_value;
 use crate::{
-    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Error, Fault, GgmlType, MAX_HEADER_BYTES,
-    MAX_KEY_BYTES, MAX_NESTING, Metadata, Place, Strings, TensorData, TensorInfo, Value, ValueType,
+    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Error, Fault, GgmlType, MAX_ARRAYS, MAX_HEADER_BYTES,
+    MAX_KEY_BYTES, MAX_KEYS, MAX_NESTING, MAX_TENSORS, Metadata, Place, Strings, TensorData,
+    TensorInfo, Value, ValueType,
 };
 
 /// The least bytes of a key with its value: length, one byte, type, one byte.
@@ -43,7 +44,11 @@ pub(crate) struct Parsed {
 
 /// Parses the arena's bytes as a GGUF file.
 pub(crate) fn parse(arena: &Arc<Arena>) -> Result<Parsed, Error> {
-    let mut cursor = Cursor { arena, pos: 0 };
+    let mut cursor = Cursor {
+        arena,
+        pos: 0,
+        arrays: 0,
+    };
     let header = cursor.header().map_err(|flaw| flaw.at(Place::Header))?;
     let metadata = cursor.metadata(header.n_keys)?;
     let alignment = alignment(&metadata)?;
@@ -81,6 +86,8 @@ struct Directory {
 struct Cursor<'a> {
     arena: &'a Arc<Arena>,
     pos: usize,
+    /// Arrays announced so far.
+    arrays: u64,
 }
 
 impl<'a> Cursor<'a> {
@@ -170,18 +177,22 @@ impl<'a> Cursor<'a> {
         let n_tensors = self.u64("tensor count")?;
         let keys_at = self.offset();
         let n_keys = self.u64("key count")?;
-        let count = |offset, what, most, found| match found > most {
-            true => Err(Flaw {
-                offset,
-                fault: Fault::Count { what, most, found },
-            }),
-            false => Ok(()),
+        let count = |offset, what, most, limit, found| {
+            let fault = if found > most {
+                Fault::Count { what, most, found }
+            } else {
+                match check_limit(what, limit, found) {
+                    Ok(()) => return Ok(()),
+                    Err(fault) => fault,
+                }
+            };
+            Err(Flaw { offset, fault })
         };
         let most_keys = self.left() / MIN_KEY_BYTES;
-        count(keys_at, "keys", most_keys, n_keys)?;
+        count(keys_at, "keys", most_keys, MAX_KEYS, n_keys)?;
         // No overflow: the keys fit what is left.
         let most_tensors = (self.left() - n_keys * MIN_KEY_BYTES) / MIN_TENSOR_BYTES;
-        count(tensors_at, "tensors", most_tensors, n_tensors)?;
+        count(tensors_at, "tensors", most_tensors, MAX_TENSORS, n_tensors)?;
         Ok(Header {
             version,
             n_tensors,
@@ -233,26 +244,30 @@ impl<'a> Cursor<'a> {
                 let len = self.u64("string length")?;
                 Ok(Value::String(self.text(len, "string")?))
             }
-            ValueType::Array => Ok(Value::Array(self.array(1)?)),
+            ValueType::Array => {
+                self.announce_arrays(1)?;
+                Ok(Value::Array(self.array(1)?))
+            }
             ty => {
                 let offset = self.offset();
                 let bytes = self.take(ty.min_bytes(), "value")?;
                 check_bools(ty, bytes, offset)?;
-                plain_value(ty, bytes).ok_or(Flaw {
-                    offset,
-                    fault: Fault::UnknownValueType {
-                        part: "value type",
-                        found: ty.id(),
-                    },
-                })
+                Ok(plain_value(ty, bytes)
+                    .expect("strings and arrays are matched above, and the bytes are min_bytes"))
             }
         }
+    }
+
+    /// Counts arrays before they are read: each costs several times its bytes.
+    fn announce_arrays(&mut self, n: u64) -> Result<(), Flaw> {
+        // No overflow: at most one for each 12 bytes of the file.
+        self.arrays += n;
+        check_limit("arrays", MAX_ARRAYS, self.arrays).map_err(|fault| self.flaw(fault))
     }
 
     /// An array, the `depth`th of those within one another: recursion is as
     /// deep as `MAX_NESTING`.
     fn array(&mut self, depth: u32) -> Result<Array, Flaw> {
-        let offset = self.offset();
         if depth > MAX_NESTING {
             return Err(self.flaw(Fault::Nesting));
         }
@@ -271,17 +286,16 @@ impl<'a> Cursor<'a> {
         match elem {
             ValueType::String => Ok(Array::of_strings(self.strings(found)?)),
             ValueType::Array => {
+                self.announce_arrays(found)?;
                 let arrays: Result<Vec<_>, _> = (0..found).map(|_| self.array(depth + 1)).collect();
                 Ok(Array::of_arrays(arrays?))
             }
             elem => {
-                let offset_of_items = self.offset();
+                let items_at = self.offset();
                 self.pos = range.end;
-                let view = TensorData::new(self.arena, range).ok_or(Flaw {
-                    offset,
-                    fault: Fault::ArrayLength { elem, most, found },
-                })?;
-                check_bools(elem, &view, offset_of_items)?;
+                let view = TensorData::new(self.arena, range)
+                    .expect("ahead gives ranges of the arena, whose length never changes");
+                check_bools(elem, &view, items_at)?;
                 Ok(Array::plain(elem, view))
             }
         }
@@ -391,6 +405,14 @@ struct Shape {
     ty: GgmlType,
     n_elements: u64,
     byte_len: u64,
+}
+
+/// Checks a number of things against a limit of ours.
+pub(crate) fn check_limit(what: &'static str, most: u64, found: u64) -> Result<(), Fault> {
+    if found > most {
+        return Err(Fault::Limit { what, most, found });
+    }
+    Ok(())
 }
 
 /// Checks a key's length, before the key is read.

@@ -302,6 +302,12 @@ impl Array {
         (0..self.len()).map_while(|i| self.get(i))
     }
 
+    /// This array and all within it, counted.
+    pub(crate) fn count(&self) -> u64 {
+        let inner = self.arrays().unwrap_or_default().iter();
+        inner.map(Self::count).sum::<u64>().saturating_add(1)
+    }
+
     /// Arrays within one another, this one counted.
     pub(crate) fn depth(&self) -> u32 {
         let inner = self.arrays().unwrap_or_default().iter().map(Self::depth);

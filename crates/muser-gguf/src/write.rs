@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::io::Write;
 
-use crate::read::{check_alignment, check_key_length};
+use crate::read::{check_alignment, check_key_length, check_limit};
 use crate::tensor::{check_bytes, check_dim_count, check_dims, check_name_length};
 use crate::{
-    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Error, Fault, GgmlType, MAX_HEADER_BYTES, MAX_NESTING,
-    Place, Value,
+    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Error, Fault, GgmlType, MAX_ARRAYS, MAX_HEADER_BYTES,
+    MAX_KEYS, MAX_NESTING, MAX_TENSORS, Place, Value,
 };
 
 /// A GGUF v3 file in the making: declare metadata and tensors, then
@@ -18,6 +18,8 @@ use crate::{
 pub struct Writer {
     keys: Vec<(String, Value)>,
     key_names: HashSet<String>,
+    /// Arrays in all the values.
+    arrays: u64,
     tensors: Vec<Declared>,
     tensor_names: HashSet<String>,
 }
@@ -63,6 +65,7 @@ impl Writer {
             let name = Some(key.clone());
             fault.at(Place::Key { index, name }, None)
         })?;
+        self.arrays += value.as_array().map_or(0, Array::count);
         self.key_names.insert(key.clone());
         self.keys.push((key, value));
         Ok(self)
@@ -73,8 +76,12 @@ impl Writer {
         if self.key_names.contains(key) {
             return Err(Fault::RepeatedKey);
         }
-        if value.as_array().is_some_and(|a| a.depth() > MAX_NESTING) {
-            return Err(Fault::Nesting);
+        check_limit("keys", MAX_KEYS, self.keys.len() as u64 + 1)?;
+        if let Some(array) = value.as_array() {
+            if array.depth() > MAX_NESTING {
+                return Err(Fault::Nesting);
+            }
+            check_limit("arrays", MAX_ARRAYS, self.arrays + array.count())?;
         }
         if key == ALIGNMENT_KEY {
             check_alignment(value)?;
@@ -116,6 +123,7 @@ impl Writer {
                 first: first.unwrap_or_default() as u64,
             });
         }
+        check_limit("tensors", MAX_TENSORS, self.tensors.len() as u64 + 1)?;
         check_dim_count(dims.len() as u64)?;
         let n_elements = check_dims(dims)?;
         check_bytes(dims, n_elements, ty, DEFAULT_ALIGNMENT)?;
@@ -226,7 +234,10 @@ impl<W: Write> DataWriter<W> {
     /// It is another tensor's turn, `data` is not as long as declared (then
     /// nothing is written), or the output fails.
     pub fn tensor(&mut self, name: &str, data: &[u8]) -> Result<(), Error> {
-        let (expected, found) = (self.turn(name)?, self.written + data.len() as u64);
+        let (expected, found) = (
+            self.turn(name)?,
+            self.written.saturating_add(data.len() as u64),
+        );
         if expected != found {
             return Err(Error::DataLength {
                 name: name.to_owned(),
