@@ -59,6 +59,8 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod array;
+mod cursor;
 mod error;
 mod ggml_type;
 mod gguf;
@@ -74,12 +76,13 @@ mod value;
 mod write;
 
 pub use arena::TensorData;
+pub use array::{Array, Strings};
 pub use error::{Error, Fault, Place, Refusal};
 pub use ggml_type::GgmlType;
 pub use gguf::Gguf;
 pub use metadata::{Entry, Metadata};
 pub use tensor::TensorInfo;
-pub use value::{Array, Strings, Value, ValueType};
+pub use value::{Value, ValueType};
 pub use write::{DataWriter, Writer};
 
 /// Where the metadata and the tensor directory must end, in bytes from the

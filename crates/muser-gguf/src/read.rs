@@ -1,36 +1,25 @@
 //! The parser: safe code over `&[u8]`.
 //!
-//! A [`Cursor`] reads fields and knows the byte they begin at; what it finds
-//! wrong is a [`Flaw`], to which the caller adds the key or tensor.
+//! A [`Cursor`] reads fields; what it finds wrong is a [`Flaw`], to which the
+//! functions here that know it add the key or tensor.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::arena::Arena;
+use crate::cursor::{Cursor, Flaw};
 use crate::tensor::{check_bytes, check_dim_count, check_dims, check_name_length, check_type};
 use crate::value::plain_value;
 use crate::{
-    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Error, Fault, GgmlType, MAX_ARRAYS, MAX_HEADER_BYTES,
-    MAX_KEY_BYTES, MAX_KEYS, MAX_NESTING, MAX_TENSORS, Metadata, Place, Strings, TensorData,
-    TensorInfo, Value, ValueType,
+    ALIGNMENT_KEY, Array, DEFAULT_ALIGNMENT, Error, Fault, GgmlType, MAX_ARRAYS, MAX_KEY_BYTES,
+    MAX_KEYS, MAX_NESTING, MAX_TENSORS, Metadata, Place, Strings, TensorData, TensorInfo, Value,
+    ValueType,
 };
 
 /// The least bytes of a key with its value: length, one byte, type, one byte.
 const MIN_KEY_BYTES: u64 = 8 + 1 + 4 + 1;
 /// The least bytes of a tensor: name length, one byte, count, dimension, type, offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
-
-/// A fault and the byte where it shows.
-struct Flaw {
-    offset: u64,
-    fault: Fault,
-}
-
-impl Flaw {
-    fn at(self, place: Place) -> Error {
-        self.fault.at(place, Some(self.offset))
-    }
-}
 
 /// Everything a file's header says, checked.
 pub(crate) struct Parsed {
@@ -44,11 +33,7 @@ pub(crate) struct Parsed {
 
 /// Parses the arena's bytes as a GGUF file.
 pub(crate) fn parse(arena: &Arc<Arena>) -> Result<Parsed, Error> {
-    let mut cursor = Cursor {
-        arena,
-        pos: 0,
-        arrays: 0,
-    };
+    let mut cursor = Cursor::new(arena);
     let header = cursor.header().map_err(|flaw| flaw.at(Place::Header))?;
     let metadata = cursor.metadata(header.n_keys)?;
     let alignment = alignment(&metadata)?;
@@ -82,78 +67,7 @@ struct Directory {
     offset_fields: Vec<u64>,
 }
 
-/// A position in the arena, never beyond its end.
-struct Cursor<'a> {
-    arena: &'a Arc<Arena>,
-    pos: usize,
-    /// Arrays announced so far.
-    arrays: u64,
-}
-
-impl<'a> Cursor<'a> {
-    fn offset(&self) -> u64 {
-        self.pos as u64
-    }
-
-    fn file_len(&self) -> u64 {
-        self.arena.bytes().len() as u64
-    }
-
-    fn left(&self) -> u64 {
-        self.file_len().saturating_sub(self.offset())
-    }
-
-    fn flaw(&self, fault: Fault) -> Flaw {
-        Flaw {
-            offset: self.offset(),
-            fault,
-        }
-    }
-
-    /// The range of the next `need` bytes, without stepping over them: in the
-    /// file, and in the part of it a header may take.
-    fn ahead(&self, need: u64, part: &'static str) -> Result<std::ops::Range<usize>, Flaw> {
-        let left = self.left();
-        if need > left {
-            return Err(self.flaw(Fault::Truncated { part, need, left }));
-        }
-        // No overflow: need is at most what is left of a slice.
-        let end = self.offset() + need;
-        if end > MAX_HEADER_BYTES {
-            return Err(self.flaw(Fault::HeaderLimit { part, end }));
-        }
-        Ok(self.pos..end as usize)
-    }
-
-    fn take(&mut self, need: u64, part: &'static str) -> Result<&'a [u8], Flaw> {
-        let range = self.ahead(need, part)?;
-        self.pos = range.end;
-        Ok(&self.arena.bytes()[range])
-    }
-
-    fn u32(&mut self, part: &'static str) -> Result<u32, Flaw> {
-        let mut bytes = [0; 4];
-        bytes.copy_from_slice(self.take(4, part)?);
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    fn u64(&mut self, part: &'static str) -> Result<u64, Flaw> {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(self.take(8, part)?);
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    /// `len` bytes of text, copied before they are validated: the copy cannot
-    /// change afterwards, the file could.
-    fn text(&mut self, len: u64, part: &'static str) -> Result<String, Flaw> {
-        let offset = self.offset();
-        let bytes = self.take(len, part)?.to_vec();
-        String::from_utf8(bytes).map_err(|error| Flaw {
-            offset: offset + error.utf8_error().valid_up_to() as u64,
-            fault: Fault::Utf8 { part },
-        })
-    }
-
+impl Cursor<'_> {
     fn header(&mut self) -> Result<Header, Flaw> {
         let mut found = [0; 4];
         found.copy_from_slice(self.take(4, "magic")?);
@@ -178,15 +92,10 @@ impl<'a> Cursor<'a> {
         let keys_at = self.offset();
         let n_keys = self.u64("key count")?;
         let count = |offset, what, most, limit, found| {
-            let fault = if found > most {
-                Fault::Count { what, most, found }
-            } else {
-                match check_limit(what, limit, found) {
-                    Ok(()) => return Ok(()),
-                    Err(fault) => fault,
-                }
-            };
-            Err(Flaw { offset, fault })
+            let fits = (found <= most).then_some(());
+            fits.ok_or(Fault::Count { what, most, found })
+                .and_then(|()| check_limit(what, limit, found))
+                .map_err(|fault| Flaw { offset, fault })
         };
         let most_keys = self.left() / MIN_KEY_BYTES;
         count(keys_at, "keys", most_keys, MAX_KEYS, n_keys)?;
