@@ -1,0 +1,159 @@
+//! The generation loop: prompt in, tokens and text out as they come.
+
+use crate::stop::StopMatcher;
+use crate::{Error, Sampler, Session, StopReason, StopRules, SyncReport, Token};
+use muser_ops::Backend;
+use muser_text::{StreamDecoder, Tokenizer};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a generation reports while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A token was chosen. The one that ends the generation is not reported.
+    Token(Token),
+    /// Text that is final: whole characters, no part of a stop string.
+    Text(&'a str),
+}
+
+/// What a generation came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// The tokens chosen, without the one that ended it.
+    pub tokens: Vec<Token>,
+    /// The text, empty for a model without a tokenizer.
+    pub text: String,
+    /// Why it ended.
+    pub reason: StopReason,
+    /// What became of the prompt.
+    pub prompt: SyncReport,
+    /// Time until the prompt was evaluated.
+    pub prefill: Duration,
+    /// Tokens that went through the model after the prompt: all chosen ones
+    /// but the last.
+    pub decoded: usize,
+    /// Time from there to the end.
+    pub decode: Duration,
+}
+
+/// Continues `prompt` until a stop rule, the model's own end or the flag ends
+/// it; `each` hears of every token and text at once.
+///
+/// A raised flag during the prompt ends it without a token. Afterwards the
+/// session holds the prompt and the answer but for its last token.
+///
+/// # Errors
+/// A prompt that is empty, unknown or too long; a context that fills up before
+/// the generation ends, after `each` heard of all tokens until then; whatever
+/// [`Sampler::sample`] refuses. Stop strings need a tokenizer.
+pub fn generate<B: Backend>(
+    session: &mut Session<B>,
+    prompt: &[Token],
+    sampler: &mut Sampler,
+    rules: &StopRules,
+    cancel: &AtomicBool,
+    each: &mut dyn FnMut(Event<'_>),
+) -> Result<Generation, Error> {
+    let model = session.model().clone();
+    let mut out = TextOut::new(model.tokenizer().ok(), rules)?;
+    let start = Instant::now();
+    let mut generation = Generation {
+        tokens: Vec::new(),
+        text: String::new(),
+        reason: StopReason::Cancelled,
+        prompt: SyncReport::default(),
+        prefill: Duration::ZERO,
+        decoded: 0,
+        decode: Duration::ZERO,
+    };
+    match session.sync_until(prompt, cancel) {
+        Ok(report) => generation.prompt = report,
+        Err(Error::Cancelled) => return Ok(generation),
+        Err(e) => return Err(e),
+    }
+    generation.prefill = start.elapsed();
+    let start = Instant::now();
+    loop {
+        if rules
+            .max_tokens
+            .is_some_and(|n| generation.tokens.len() >= n)
+        {
+            generation.reason = StopReason::MaxTokens;
+            break;
+        }
+        if cancel.load(Ordering::Relaxed) {
+            break;
+        }
+        if generation.tokens.len() > generation.decoded {
+            session.push(generation.tokens[generation.decoded])?;
+            generation.decoded += 1;
+        }
+        let token = sampler.sample(session.logits()?, session.tokens())?;
+        if model.is_end(token) {
+            generation.reason = StopReason::EndOfGeneration(token);
+            break;
+        }
+        generation.tokens.push(token);
+        each(Event::Token(token));
+        if let Some(stop) = out.token(token, &mut generation.text, each)? {
+            generation.reason = StopReason::StopString(stop);
+            break;
+        }
+    }
+    out.finish(&generation.reason, &mut generation.text, each);
+    generation.decode = start.elapsed();
+    Ok(generation)
+}
+
+/// From tokens to text that may be shown.
+struct TextOut {
+    decoder: Option<StreamDecoder>,
+    matcher: StopMatcher,
+}
+
+impl TextOut {
+    fn new(tokenizer: Option<&Tokenizer>, rules: &StopRules) -> Result<Self, Error> {
+        if tokenizer.is_none() && !rules.strings.is_empty() {
+            return Err(Error::NoTokenizer);
+        }
+        Ok(Self {
+            decoder: tokenizer.map(|t| StreamDecoder::new(t, false)),
+            matcher: StopMatcher::new(&rules.strings)?,
+        })
+    }
+
+    /// Adds what the token completes; the stop string that ends it, if one does.
+    fn token(
+        &mut self,
+        token: Token,
+        all: &mut String,
+        each: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<String>, Error> {
+        let Some(decoder) = &mut self.decoder else {
+            return Ok(None);
+        };
+        let (text, stop) = self.matcher.push(&decoder.push(token)?);
+        emit(&text, all, each);
+        Ok(stop)
+    }
+
+    /// The text that was held back, unless it belongs to a stop string.
+    fn finish(&mut self, reason: &StopReason, all: &mut String, each: &mut dyn FnMut(Event<'_>)) {
+        if matches!(reason, StopReason::StopString(_)) {
+            return;
+        }
+        let held = self.matcher.finish();
+        let rest = self
+            .decoder
+            .as_mut()
+            .map_or_else(String::new, StreamDecoder::finish);
+        emit(&(held + &rest), all, each);
+    }
+}
+
+fn emit(text: &str, all: &mut String, each: &mut dyn FnMut(Event<'_>)) {
+    if !text.is_empty() {
+        all.push_str(text);
+        each(Event::Text(text));
+    }
+}

@@ -1,0 +1,200 @@
+//! From logits to one token, the same on every machine.
+//!
+//! ```text
+//! bias       l_i += bias_i
+//! penalties  for tokens i among the last n of the history, c_i times:
+//!                l_i = l_i > 0 ? l_i / repeat : l_i · repeat
+//!                l_i = l_i - (c_i · frequency + presence)
+//! greedy     temperature 0: the largest l_i, the lowest i on ties. The end.
+//! weights    w_i = exp((l_i - max l) / temperature)     f32, then f64
+//! top-k      the first k by (l descending, i ascending)
+//! top-p      in that order, up to the first at which Σ w >= p · Σ w of all kept
+//! min-p      in that order, up to the last with w >= min_p   (the largest w is 1)
+//! draw       u in [0, 1); in that order, the first at which Σ w > u · Σ w of all kept
+//! ```
+//!
+//! Every step is an IEEE operation or [`muser_ops::math::exp`], every sum is in
+//! f64 and ascends in the order above; the sum over a vocabulary that top-k
+//! did not cut ascends by token. `u` is the upper 53 bits of the next 64 of
+//! ChaCha8, keyed with the seed. Greedy draws no random number, everything
+//! else exactly one a token.
+
+mod params;
+mod ranked;
+mod rng;
+
+pub use params::SamplingParams;
+
+use crate::{Error, Token};
+use muser_ops::math;
+use ranked::Ranked;
+use rng::Uniform;
+
+/// A sampler: settings and the state of its random numbers.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    params: SamplingParams,
+    uniform: Uniform,
+    adjusted: Vec<f32>,
+    window: Vec<Token>,
+    ranked: Ranked,
+}
+
+impl Sampler {
+    /// A sampler at its seed, for logits of `vocab` tokens.
+    ///
+    /// # Errors
+    /// A parameter out of its range.
+    pub fn new(params: SamplingParams, vocab: usize) -> Result<Self, Error> {
+        params.validate(vocab)?;
+        Ok(Self {
+            uniform: Uniform::new(params.seed),
+            params,
+            adjusted: Vec::with_capacity(vocab),
+            window: Vec::new(),
+            ranked: Ranked::default(),
+        })
+    }
+
+    /// The settings.
+    pub fn params(&self) -> &SamplingParams {
+        &self.params
+    }
+
+    /// Draws a token. `history` is all tokens so far, prompt and answer; the
+    /// penalties look at its end.
+    ///
+    /// # Errors
+    /// A logit that is not finite, or a bias that rules out every token.
+    pub fn sample(&mut self, logits: &[f32], history: &[Token]) -> Result<Token, Error> {
+        self.adjust(logits, history)?;
+        let best = argmax(&self.adjusted).ok_or(Error::NothingToSample)?;
+        if self.params.temperature == 0.0 {
+            return Ok(best);
+        }
+        let max = self.adjusted[best as usize];
+        Ok(self.draw(max))
+    }
+
+    /// Bias and penalties, into `adjusted`.
+    fn adjust(&mut self, logits: &[f32], history: &[Token]) -> Result<(), Error> {
+        if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
+            let found = logits[token];
+            return Err(Error::NonFiniteLogit { token, found });
+        }
+        self.adjusted.clear();
+        // Adding zero turns -0 into +0: the two must tie.
+        self.adjusted.extend(logits.iter().map(|l| l + 0.0));
+        for &(token, bias) in &self.params.logit_bias {
+            if let Some(l) = self.adjusted.get_mut(token as usize) {
+                *l += bias;
+            }
+        }
+        self.penalize(history);
+        let overflow = |l: &f32| l.is_nan() || *l == f32::INFINITY;
+        if let Some(token) = self.adjusted.iter().position(overflow) {
+            let found = self.adjusted[token];
+            return Err(Error::NonFiniteLogit { token, found });
+        }
+        Ok(())
+    }
+
+    fn penalize(&mut self, history: &[Token]) {
+        let p = &self.params;
+        if p.repeat_penalty == 1.0 && p.frequency_penalty == 0.0 && p.presence_penalty == 0.0 {
+            return;
+        }
+        let from = history.len().saturating_sub(p.penalty_window);
+        self.window.clear();
+        self.window.extend_from_slice(&history[from..]);
+        self.window.sort_unstable();
+        for same in self.window.chunk_by(|a, b| a == b) {
+            let Some(l) = self.adjusted.get_mut(same[0] as usize) else {
+                continue;
+            };
+            *l = if *l > 0.0 {
+                *l / p.repeat_penalty
+            } else {
+                *l * p.repeat_penalty
+            };
+            *l -= same.len() as f32 * p.frequency_penalty + p.presence_penalty;
+            *l += 0.0;
+        }
+    }
+
+    fn draw(&mut self, max: f32) -> Token {
+        let temperature = self.params.temperature;
+        let weight = |l: f32| f64::from(math::exp((l - max) / temperature));
+        self.ranked.fill(&self.adjusted);
+        let cut = self.params.top_k > 0 && self.params.top_k < self.ranked.len();
+        let mut mass = 0.0f64;
+        if cut {
+            self.ranked.keep(self.params.top_k);
+            for rank in 0..self.params.top_k {
+                mass += self.ranked.get(rank).map_or(0.0, |(_, l)| weight(l));
+            }
+        } else {
+            mass = self.adjusted.iter().fold(mass, |sum, &l| sum + weight(l));
+        }
+        let (kept, mass) = self.keep_likely(mass, weight);
+
+        let target = self.uniform.next() * mass;
+        let (mut sum, mut chosen) = (0.0f64, 0);
+        for rank in 0..kept {
+            let Some((token, l)) = self.ranked.get(rank) else {
+                break;
+            };
+            let w = weight(l);
+            sum += w;
+            if w > 0.0 {
+                chosen = token;
+            }
+            if sum > target {
+                break;
+            }
+        }
+        // Rounding can leave the sum short of the target: the last token with
+        // a weight it is, then.
+        chosen
+    }
+
+    /// top-p and min-p: how many ranks stay, and the sum of their weights.
+    fn keep_likely(&mut self, mass: f64, weight: impl Fn(f32) -> f64) -> (usize, f64) {
+        let (top_p, min_p) = (self.params.top_p, self.params.min_p);
+        if top_p == 1.0 && min_p == 0.0 {
+            return (self.ranked.len(), mass);
+        }
+        let enough = if top_p == 1.0 {
+            f64::INFINITY
+        } else {
+            f64::from(top_p) * mass
+        };
+        let (mut kept, mut sum) = (0, 0.0f64);
+        while let Some((_, l)) = self.ranked.get(kept) {
+            let w = weight(l);
+            if kept > 0 && w < f64::from(min_p) {
+                break;
+            }
+            sum += w;
+            kept += 1;
+            if sum >= enough {
+                break;
+            }
+        }
+        (kept, sum)
+    }
+}
+
+/// The largest, the lowest index on ties; `None` if all are minus infinity.
+fn argmax(logits: &[f32]) -> Option<Token> {
+    let mut best = (None, f32::NEG_INFINITY);
+    for (token, &l) in (0..).zip(logits) {
+        if l > best.1 {
+            best = (Some(token), l);
+        }
+    }
+    best.0
+}
+
+#[cfg(test)]
+mod tests;

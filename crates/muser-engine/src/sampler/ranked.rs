@@ -1,0 +1,95 @@
+//! Tokens in the order of their logits, sorted only as far as somebody looks.
+
+use crate::Token;
+use std::cmp::Ordering;
+
+/// How many are sorted first: most draws end among these.
+const FIRST: usize = 256;
+
+/// Tokens by (logit descending, id ascending).
+///
+/// Sorting 200,000 candidates would cost a good part of a small model's token;
+/// a draw rarely looks past the first hundred. The order is total, so what a
+/// partial sort gives does not depend on how far it went.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranked {
+    items: Vec<(Token, f32)>,
+    sorted: usize,
+}
+
+impl Ranked {
+    /// Takes all tokens. No logit is a NaN or a negative zero.
+    pub(crate) fn fill(&mut self, logits: &[f32]) {
+        self.items.clear();
+        self.items.extend((0..).zip(logits.iter().copied()));
+        self.sorted = 0;
+    }
+
+    /// Drops all but the first `k`.
+    pub(crate) fn keep(&mut self, k: usize) {
+        if k < self.items.len() {
+            self.sort_to(k);
+            self.items.truncate(k);
+            self.sorted = k;
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// The token and logit at this rank.
+    pub(crate) fn get(&mut self, rank: usize) -> Option<(Token, f32)> {
+        if rank >= self.sorted {
+            self.sort_to((rank + 1).max(FIRST).max(self.sorted.saturating_mul(4)));
+        }
+        self.items.get(rank).copied()
+    }
+
+    fn sort_to(&mut self, end: usize) {
+        let end = end.min(self.items.len());
+        let Some(unsorted) = self.items.get_mut(self.sorted..) else {
+            return;
+        };
+        let more = end.saturating_sub(self.sorted);
+        if more == 0 {
+            return;
+        }
+        if more < unsorted.len() {
+            unsorted.select_nth_unstable_by(more - 1, order);
+        }
+        unsorted[..more].sort_unstable_by(order);
+        self.sorted = end;
+    }
+}
+
+fn order(a: &(Token, f32), b: &(Token, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Few distinct logits, so that most are ties; more than `FIRST`, so
+        /// that the sort goes on twice.
+        #[test]
+        fn a_partial_sort_is_the_beginning_of_the_whole(
+            logits in prop::collection::vec((-3i8..3).prop_map(f32::from), 1..2000),
+            k in 1usize..2000,
+        ) {
+            let mut whole: Vec<(Token, f32)> = (0..).zip(logits.iter().copied()).collect();
+            whole.sort_by(order);
+            let mut ranked = Ranked::default();
+            ranked.fill(&logits);
+            let got: Vec<_> = (0..).map_while(|r| ranked.get(r)).collect();
+            prop_assert_eq!(&got, &whole);
+            ranked.fill(&logits);
+            ranked.keep(k);
+            let got: Vec<_> = (0..).map_while(|r| ranked.get(r)).collect();
+            prop_assert_eq!(&got[..], &whole[..k.min(whole.len())]);
+        }
+    }
+}

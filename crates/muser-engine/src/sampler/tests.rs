@@ -1,0 +1,236 @@
+use super::*;
+use proptest::prelude::*;
+
+fn sampler(params: SamplingParams, vocab: usize) -> Sampler {
+    Sampler::new(params, vocab).unwrap()
+}
+
+fn params(edit: impl FnOnce(&mut SamplingParams)) -> SamplingParams {
+    let mut params = SamplingParams::default();
+    edit(&mut params);
+    params
+}
+
+fn draws(params: SamplingParams, logits: &[f32], n: usize) -> Vec<Token> {
+    let mut s = sampler(params, logits.len());
+    (0..n).map(|_| s.sample(logits, &[]).unwrap()).collect()
+}
+
+#[test]
+fn greedy_takes_the_lowest_index_on_ties() {
+    let greedy = |logits: &[f32]| draws(SamplingParams::greedy(), logits, 1)[0];
+    assert_eq!(greedy(&[1.0, 3.0, 2.0, 3.0]), 1);
+    assert_eq!(greedy(&[-0.0, 0.0]), 0);
+    assert_eq!(greedy(&[-1.0, -0.0, 0.0]), 1);
+}
+
+/// Four equal weights: the token is ⌊4u⌋. The first four numbers of ChaCha8's
+/// zero key are 0.8369…, 0.6314…, 0.2324…, 0.1175….
+#[test]
+fn equal_weights_follow_the_random_numbers() {
+    assert_eq!(draws(SamplingParams::default(), &[0.5; 4], 4), [3, 2, 0, 0]);
+}
+
+/// The order of the draw is by logit, not by token: with the likeliest token
+/// last, small numbers choose it. Weights 1, 1/e², 1/e²: the first of them
+/// owns u < 1 / (1 + 2 · 0.1353) = 0.787.
+#[test]
+fn the_draw_walks_from_the_likeliest() {
+    assert_eq!(
+        draws(SamplingParams::default(), &[0.0, 0.0, 2.0], 4),
+        [0, 2, 2, 2]
+    );
+}
+
+#[test]
+fn temperature_divides() {
+    // At temperature 100 the weights are all but equal: ⌊3u⌋ of [2, 0, 1].
+    let hot = params(|p| p.temperature = 100.0);
+    assert_eq!(draws(hot, &[0.0, 0.0, 2.0], 4), [1, 0, 2, 2]);
+    // Nearly greedy, without a division by zero.
+    let cold = params(|p| p.temperature = f32::from_bits(1));
+    assert_eq!(draws(cold, &[0.0, 0.0, 2.0], 4), [2; 4]);
+}
+
+#[test]
+fn top_k_cuts_ties_by_index() {
+    let top2 = params(|p| p.top_k = 2);
+    // Kept: tokens 0 and 1 of four equal ones; ⌊2u⌋.
+    assert_eq!(draws(top2, &[1.0; 4], 4), [1, 1, 0, 0]);
+}
+
+#[test]
+fn top_p_keeps_the_token_that_reaches_it() {
+    // Four equal weights: p = 0.5 is reached by the second, 0.51 by the third.
+    let half = params(|p| p.top_p = 0.5);
+    assert_eq!(draws(half, &[1.0; 4], 4), [1, 1, 0, 0]);
+    let more = params(|p| p.top_p = 0.51);
+    assert_eq!(draws(more, &[1.0; 4], 4), [2, 1, 0, 0]);
+    // Of what top-k left: half of two is one.
+    let both = params(|p| (p.top_k, p.top_p) = (2, 0.5));
+    assert_eq!(draws(both, &[1.0; 4], 4), [0; 4]);
+}
+
+#[test]
+fn min_p_is_a_share_of_the_likeliest() {
+    // exp(-1) = 0.3679: kept at 0.36, dropped at 0.37.
+    let logits = [0.0, 1.0];
+    let kept = params(|p| p.min_p = 0.36);
+    assert_eq!(
+        draws(kept, &logits, 2),
+        [0, 1],
+        "1 / 1.3679 = 0.731 < 0.8369"
+    );
+    let dropped = params(|p| p.min_p = 0.37);
+    assert_eq!(draws(dropped, &logits, 2), [1, 1]);
+    // At 1 only ties of the likeliest stay.
+    let ties = params(|p| p.min_p = 1.0);
+    assert_eq!(draws(ties, &[1.0, 0.9, 1.0], 4), [2, 2, 0, 0]);
+}
+
+#[test]
+fn penalties_as_written() {
+    let adjusted = |edit: fn(&mut SamplingParams), history: &[Token]| {
+        let mut s = sampler(params(edit), 3);
+        s.adjust(&[4.0, -4.0, 1.0], history).unwrap();
+        s.adjusted
+    };
+    let repeat: fn(&mut SamplingParams) = |p| p.repeat_penalty = 2.0;
+    assert_eq!(adjusted(repeat, &[0, 1, 1]), [2.0, -8.0, 1.0]);
+    let both: fn(&mut SamplingParams) = |p| (p.frequency_penalty, p.presence_penalty) = (0.5, 0.25);
+    assert_eq!(adjusted(both, &[0, 1, 1]), [3.25, -5.25, 1.0]);
+    let window: fn(&mut SamplingParams) = |p| (p.presence_penalty, p.penalty_window) = (1.0, 2);
+    assert_eq!(adjusted(window, &[0, 1, 1]), [4.0, -5.0, 1.0]);
+    let off: fn(&mut SamplingParams) = |p| (p.presence_penalty, p.penalty_window) = (1.0, 0);
+    assert_eq!(adjusted(off, &[0, 1, 1]), [4.0, -4.0, 1.0]);
+    // A token beyond the logits is nobody's.
+    assert_eq!(adjusted(repeat, &[9]), [4.0, -4.0, 1.0]);
+}
+
+#[test]
+fn bias_moves_and_rules_out() {
+    let greedy = |bias: Vec<(Token, f32)>| {
+        let p = SamplingParams {
+            logit_bias: bias,
+            ..SamplingParams::greedy()
+        };
+        sampler(p, 3).sample(&[1.0, 2.0, 3.0], &[])
+    };
+    assert_eq!(greedy(vec![(0, 2.5)]).unwrap(), 0);
+    assert_eq!(greedy(vec![(0, 1.25), (0, 1.25)]).unwrap(), 0);
+    let never = f32::NEG_INFINITY;
+    assert_eq!(greedy(vec![(2, never)]).unwrap(), 1);
+    assert!(matches!(
+        greedy(vec![(0, never), (1, never), (2, never)]),
+        Err(Error::NothingToSample)
+    ));
+    // A ruled-out token is not drawn either.
+    let p = params(|p| p.logit_bias = vec![(0, never), (3, never)]);
+    assert!(
+        draws(p, &[9.0, 0.0, 0.0, 9.0], 50)
+            .iter()
+            .all(|t| [1, 2].contains(t))
+    );
+}
+
+#[test]
+fn what_is_not_finite_is_an_error() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let e = sampler(SamplingParams::greedy(), 2).sample(&[0.0, bad], &[]);
+        assert_eq!(
+            e.unwrap_err().to_string(),
+            format!("the logit of token 1 is {bad}")
+        );
+    }
+    let p = params(|p| p.repeat_penalty = 0.01);
+    let e = sampler(p, 1).sample(&[f32::MAX], &[0]);
+    assert_eq!(e.unwrap_err().to_string(), "the logit of token 0 is inf");
+}
+
+#[test]
+fn seeds_matter_and_repeat() {
+    let seeded = |seed| draws(params(|p| p.seed = seed), &[0.0; 100], 8);
+    assert_eq!(seeded(1), seeded(1));
+    assert_ne!(seeded(1), seeded(2));
+    assert_ne!(
+        seeded(1),
+        seeded(1 << 63 | 1),
+        "all 64 bits of the seed count"
+    );
+}
+
+fn logits() -> impl Strategy<Value = Vec<f32>> {
+    prop::collection::vec((-40i8..40).prop_map(|x| f32::from(x) / 8.0), 1..600)
+}
+
+/// The definition, without lazy sorting: what the sampler must equal.
+fn plain(p: &SamplingParams, logits: &[f32]) -> Token {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = |l: f32| f64::from(math::exp((l - max) / p.temperature));
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    let mut total: f64 = 0.0;
+    if p.top_k > 0 && p.top_k < order.len() {
+        order.truncate(p.top_k);
+        order.iter().for_each(|&i| total += weight(logits[i]));
+    } else {
+        logits.iter().for_each(|&l| total += weight(l));
+    }
+    let mut mass = total;
+    if p.top_p < 1.0 || p.min_p > 0.0 {
+        let limit = if p.top_p < 1.0 {
+            f64::from(p.top_p) * total
+        } else {
+            f64::INFINITY
+        };
+        let mut kept = 0;
+        mass = 0.0;
+        for (rank, &i) in order.iter().enumerate() {
+            let w = weight(logits[i]);
+            if (rank > 0 && w < f64::from(p.min_p)) || mass >= limit {
+                break;
+            }
+            mass += w;
+            kept = rank + 1;
+        }
+        order.truncate(kept);
+    }
+    let target = Uniform::new(p.seed).next() * mass;
+    let mut sum = 0.0;
+    for &i in &order {
+        sum += weight(logits[i]);
+        if sum > target {
+            return i as Token;
+        }
+    }
+    *order.last().unwrap() as Token
+}
+
+proptest! {
+    #[test]
+    fn top_k_1_is_greedy(logits in logits(), seed: u64, temperature in 0.01f32..10.0) {
+        let one = params(|p| (p.top_k, p.seed, p.temperature) = (1, seed, temperature));
+        prop_assert_eq!(draws(one, &logits, 1), draws(SamplingParams::greedy(), &logits, 1));
+    }
+
+    #[test]
+    fn the_sampler_equals_its_definition(
+        logits in logits(),
+        seed: u64,
+        temperature in 0.05f32..5.0,
+        top_k in 0usize..700,
+        top_p in prop_oneof![Just(1.0f32), 0.01f32..1.0],
+        min_p in prop_oneof![Just(0.0f32), 0.0f32..1.0],
+    ) {
+        let p = SamplingParams { seed, temperature, top_k, top_p, min_p, ..Default::default() };
+        let want = plain(&p, &logits);
+        prop_assert_eq!(draws(p, &logits, 1)[0], want);
+    }
+
+    #[test]
+    fn a_top_k_of_the_whole_vocabulary_is_none(logits in logits(), seed: u64) {
+        let all = params(|p| (p.top_k, p.seed) = (logits.len(), seed));
+        let none = params(|p| p.seed = seed);
+        prop_assert_eq!(draws(all, &logits, 3), draws(none, &logits, 3));
+    }
+}

@@ -1,0 +1,237 @@
+//! One sequence of tokens and the state of the model after it.
+
+use crate::{Error, Model, Token};
+use muser_model::{Cache, Want};
+use muser_ops::Backend;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Tokens of one forward call of a prompt. Between two of them a cancel flag
+/// is looked at; the cut changes no bit.
+const STEP: usize = 512;
+
+/// One mutable timeline over a shared [`Model`].
+///
+/// The caller always gives the whole prefix, and the session finds out what it
+/// can keep. Whatever way it takes, the logits have the same bits.
+pub struct Session<B: Backend> {
+    model: Arc<Model<B>>,
+    cache: Cache<B>,
+    context: usize,
+    /// What the cache holds.
+    tokens: Vec<Token>,
+    /// After the last token; empty before the first.
+    logits: Vec<f32>,
+}
+
+/// What [`Session::sync`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncReport {
+    /// Tokens whose state was kept.
+    pub reused: usize,
+    /// Tokens that went through the model.
+    pub evaluated: usize,
+}
+
+impl<B: Backend> Session<B> {
+    /// An empty session of `context` positions; `None` takes the model's own
+    /// number.
+    ///
+    /// # Errors
+    /// A context of zero, or beyond what the model was trained on.
+    pub fn new(model: Arc<Model<B>>, context: Option<usize>) -> Result<Self, Error> {
+        let most = model.config().context;
+        let context = context.unwrap_or(most);
+        if context == 0 || context > most {
+            return Err(Error::Parameter {
+                name: "context",
+                expected: format!("1 to the model's {most} positions"),
+                found: context.to_string(),
+            });
+        }
+        Ok(Self {
+            cache: model.transformer().cache(context),
+            model,
+            context,
+            tokens: Vec::new(),
+            logits: Vec::new(),
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model<B>> {
+        &self.model
+    }
+
+    /// Positions that fit.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// The tokens evaluated so far.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// The logits after the last token, one a token of the vocabulary.
+    ///
+    /// # Errors
+    /// Nothing was evaluated yet.
+    pub fn logits(&self) -> Result<&[f32], Error> {
+        if self.logits.is_empty() {
+            return Err(Error::NoLogits);
+        }
+        Ok(&self.logits)
+    }
+
+    /// Brings the session to exactly these tokens and evaluates what is new.
+    ///
+    /// The longest common prefix is kept; what goes beyond it is cut back. If
+    /// a sliding layer's ring no longer holds what the cut needs, everything
+    /// is evaluated again. The last token is evaluated unless the session
+    /// stands just there already.
+    ///
+    /// # Errors
+    /// No tokens, an unknown one, or more than the context holds: the session
+    /// is as it was. After a failed evaluation it is empty.
+    pub fn sync(&mut self, tokens: &[Token]) -> Result<SyncReport, Error> {
+        self.sync_until(tokens, &AtomicBool::new(false))
+    }
+
+    /// [`Session::sync`] that stops early when the flag is raised, with what
+    /// was evaluated until then kept.
+    ///
+    /// # Errors
+    /// As [`Session::sync`]; [`Error::Cancelled`].
+    pub fn sync_until(
+        &mut self,
+        tokens: &[Token],
+        cancel: &AtomicBool,
+    ) -> Result<SyncReport, Error> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        self.check_room(tokens.len())?;
+        self.model.check_tokens(tokens, 0)?;
+        if self.tokens == tokens && !self.logits.is_empty() {
+            return Ok(SyncReport {
+                reused: tokens.len(),
+                evaluated: 0,
+            });
+        }
+        let common = self.tokens.iter().zip(tokens);
+        let common = common.take_while(|(a, b)| a == b).count();
+        let reused = self.cut_back(common.min(tokens.len() - 1));
+        for step in tokens[reused..].chunks(STEP) {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+            self.advance(step, tokens.len())?;
+        }
+        Ok(SyncReport {
+            reused,
+            evaluated: tokens.len() - reused,
+        })
+    }
+
+    /// Evaluates one more token.
+    ///
+    /// # Errors
+    /// As [`Session::sync`].
+    pub fn push(&mut self, token: Token) -> Result<(), Error> {
+        self.check_room(self.tokens.len() + 1)?;
+        self.model.check_tokens(&[token], self.tokens.len())?;
+        self.advance(&[token], self.tokens.len() + 1)
+    }
+
+    /// Evaluates more tokens in one forward call and gives the logits after
+    /// each: `each(position, logits)`, ascending.
+    ///
+    /// # Errors
+    /// As [`Session::sync`].
+    pub fn score(
+        &mut self,
+        tokens: &[Token],
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        self.check_room(self.tokens.len().saturating_add(tokens.len()))?;
+        self.model.check_tokens(tokens, self.tokens.len())?;
+        self.forward(tokens, Want::All, each)
+    }
+
+    /// Forgets everything but the memory.
+    pub fn clear(&mut self) {
+        self.cache.clear();
+        self.tokens.clear();
+        self.logits.clear();
+    }
+
+    fn check_room(&self, needed: usize) -> Result<(), Error> {
+        if needed <= self.context {
+            return Ok(());
+        }
+        Err(Error::ContextFull {
+            needed,
+            context: self.context,
+        })
+    }
+
+    /// Keeps the first `to` tokens if the cache can, else none; how many it
+    /// is.
+    fn cut_back(&mut self, to: usize) -> usize {
+        if to == self.tokens.len() {
+            return to;
+        }
+        if !self.cache.truncate(to) {
+            self.clear();
+            return 0;
+        }
+        self.tokens.truncate(to);
+        self.logits.clear();
+        to
+    }
+
+    /// Evaluates the next tokens on the way to `end` of them.
+    fn advance(&mut self, tokens: &[Token], end: usize) -> Result<(), Error> {
+        let last = self.tokens.len() + tokens.len() == end;
+        let want = if last { Want::Last } else { Want::Nothing };
+        self.forward(tokens, want, &mut |_, _| ())
+    }
+
+    fn forward(
+        &mut self,
+        tokens: &[Token],
+        want: Want,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        // Stale from here on, whatever happens.
+        self.logits.clear();
+        let (first, last) = (self.tokens.len(), tokens.len() - 1);
+        let (logits, transformer) = (&mut self.logits, self.model.transformer());
+        let result = transformer.forward(&mut self.cache, tokens, want, &mut |i, row| {
+            if i == last {
+                logits.extend_from_slice(row);
+            }
+            each(first + i, row);
+        });
+        if let Err(e) = result {
+            // What a failed pass left in the cache is nobody's prefix.
+            self.clear();
+            return Err(e.into());
+        }
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for Session<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("context", &self.context)
+            .field("tokens", &self.tokens.len())
+            .finish()
+    }
+}

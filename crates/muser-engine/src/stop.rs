@@ -1,0 +1,199 @@
+//! When a generation ends, and the search for stop strings in a stream.
+
+use crate::{Error, Token};
+
+/// The longest stop string in bytes. What could be the beginning of one is
+/// held back from the stream.
+pub const MAX_STOP_BYTES: usize = 1024;
+
+/// What ends a generation, besides the end-of-generation tokens of the model
+/// and a full context.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopRules {
+    /// The most tokens to generate; `None` goes on until something else ends
+    /// it.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the generation when they appear in it. They, and what
+    /// follows, are not part of the answer.
+    pub strings: Vec<String>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The model said so, with this token.
+    EndOfGeneration(Token),
+    /// This stop string appeared.
+    StopString(String),
+    /// [`StopRules::max_tokens`] were generated.
+    MaxTokens,
+    /// The caller's flag was raised.
+    Cancelled,
+}
+
+impl StopReason {
+    /// The name in records: `end`, `stop`, `length`, `cancelled`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::EndOfGeneration(_) => "end",
+            Self::StopString(_) => "stop",
+            Self::MaxTokens => "length",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// Finds the first stop string in a text that comes in pieces, and lets
+/// through only what cannot be part of one.
+#[derive(Clone, Debug)]
+pub(crate) struct StopMatcher {
+    strings: Vec<String>,
+    held: String,
+}
+
+impl StopMatcher {
+    pub(crate) fn new(strings: &[String]) -> Result<Self, Error> {
+        for s in strings {
+            if s.is_empty() || s.len() > MAX_STOP_BYTES {
+                return Err(Error::Parameter {
+                    name: "stop",
+                    expected: format!("1 to {MAX_STOP_BYTES} bytes"),
+                    found: format!("{} bytes", s.len()),
+                });
+            }
+        }
+        Ok(Self {
+            strings: strings.to_vec(),
+            held: String::new(),
+        })
+    }
+
+    /// Takes a piece; gives the text that is safe to show, and the stop string
+    /// that ended it, if one did: the one complete first, the longest of those.
+    /// Where the pieces are cut makes no difference.
+    pub(crate) fn push(&mut self, text: &str) -> (String, Option<String>) {
+        if self.strings.is_empty() {
+            return (text.to_owned(), None);
+        }
+        self.held.push_str(text);
+        let found = self
+            .strings
+            .iter()
+            .filter_map(|s| Some((self.held.find(s.as_str())?, s)))
+            .min_by_key(|(at, s)| (at + s.len(), *at));
+        if let Some((at, stop)) = found {
+            let stop = stop.clone();
+            let mut shown = std::mem::take(&mut self.held);
+            shown.truncate(at);
+            return (shown, Some(stop));
+        }
+        let keep = self.held.len() - self.possible_start();
+        let rest = self.held.split_off(keep);
+        (std::mem::replace(&mut self.held, rest), None)
+    }
+
+    /// What was held back: the text ended without a stop string.
+    pub(crate) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Bytes at the end of what is held that a stop string could begin with.
+    fn possible_start(&self) -> usize {
+        let held = self.held.as_bytes();
+        let longest = |s: &String| {
+            let most = held.len().min(s.len() - 1);
+            (1..=most)
+                .rev()
+                .find(|&n| s.as_bytes().starts_with(&held[held.len() - n..]))
+        };
+        self.strings.iter().filter_map(longest).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, Option<String>, String) {
+        let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
+        let mut m = StopMatcher::new(&stops).unwrap();
+        let mut shown = Vec::new();
+        for piece in pieces {
+            let (text, stop) = m.push(piece);
+            shown.push(text);
+            if stop.is_some() {
+                return (shown, stop, m.finish());
+            }
+        }
+        (shown, None, m.finish())
+    }
+
+    #[test]
+    fn a_stop_string_across_pieces_is_found_and_not_shown() {
+        let (shown, stop, rest) = run(&["\n\nUser:"], &["Hi.\n", "\nUs", "er: x"]);
+        assert_eq!(shown, ["Hi.", "", ""]);
+        assert_eq!((stop.as_deref(), rest.as_str()), (Some("\n\nUser:"), ""));
+    }
+
+    #[test]
+    fn a_false_start_is_let_go() {
+        let (shown, stop, rest) = run(&["abc"], &["xab", "d", "ab"]);
+        assert_eq!(shown, ["x", "abd", ""]);
+        assert_eq!((stop, rest.as_str()), (None, "ab"));
+    }
+
+    #[test]
+    fn the_first_to_be_complete_wins_then_the_longest() {
+        assert_eq!(
+            run(&["cd", "bcde", "abcd"], &["abcde"]).1.as_deref(),
+            Some("abcd")
+        );
+        assert_eq!(run(&["é"], &["caf", "é!"]).0, ["caf", ""]);
+    }
+
+    #[test]
+    fn empty_and_overlong_strings_are_refused() {
+        let error = |s: String| StopMatcher::new(&[s]).unwrap_err().to_string();
+        assert_eq!(
+            error(String::new()),
+            "stop: expected 1 to 1024 bytes, found 0 bytes"
+        );
+        assert_eq!(
+            error("x".repeat(1025)),
+            "stop: expected 1 to 1024 bytes, found 1025 bytes"
+        );
+    }
+
+    proptest! {
+        /// However the text is cut: what is shown is the text before the first
+        /// match, or all of it.
+        #[test]
+        fn the_cut_does_not_matter(
+            text in "[abé]{0,20}",
+            stops in prop::collection::vec("[abé]{1,4}", 0..3),
+            sizes in prop::collection::vec(1usize..4, 20),
+        ) {
+            let chars: Vec<char> = text.chars().collect();
+            let mut pieces = Vec::new();
+            let mut at = 0;
+            for n in sizes {
+                let end = (at + n).min(chars.len());
+                pieces.push(chars[at..end].iter().collect::<String>());
+                at = end;
+            }
+            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            let (shown, _, rest) = run(&stops, &pieces);
+            let shown = shown.concat() + &rest;
+            let first = (0..=text.len())
+                .filter(|&n| text.is_char_boundary(n))
+                .find_map(|n| {
+                    let ends = |s: &&&str| text[..n].ends_with(**s);
+                    stops.iter().filter(ends).map(|s| n - s.len()).min()
+                });
+            prop_assert_eq!(shown, &text[..first.unwrap_or(text.len())]);
+        }
+    }
+}

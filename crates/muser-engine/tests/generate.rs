@@ -1,0 +1,238 @@
+//! The generation loop: what it reports, and what ends it.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::{BOS, EOT, VOCAB, model, tokens};
+use muser_engine::{
+    Error, Event, Generation, Model, Sampler, SamplingParams, Session, StopReason, StopRules,
+    generate,
+};
+use muser_model::gguf::{Gguf, Writer};
+use muser_ops::oracle::Oracle;
+use muser_text::Message;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const A: u32 = 0;
+const B: u32 = 1;
+
+fn greedy(bias: &[(u32, f32)]) -> Sampler {
+    let params = SamplingParams {
+        logit_bias: bias.to_vec(),
+        ..SamplingParams::greedy()
+    };
+    Sampler::new(params, VOCAB).unwrap()
+}
+
+fn rules(max: usize, strings: &[&str]) -> StopRules {
+    StopRules {
+        max_tokens: Some(max),
+        strings: strings.iter().map(|s| s.to_string()).collect(),
+    }
+}
+
+fn go(sampler: &mut Sampler, rules: &StopRules) -> Result<(Generation, String), Error> {
+    let mut s = Session::new(model(true), Some(32)).unwrap();
+    let mut text = String::new();
+    let no = AtomicBool::new(false);
+    let g = generate(&mut s, &[BOS, 3, 4], sampler, rules, &no, &mut |e| {
+        if let Event::Text(t) = e {
+            text.push_str(t);
+        }
+    })?;
+    Ok((g, text))
+}
+
+#[test]
+fn the_limit_is_exact() {
+    let (g, text) = go(&mut greedy(&[(A, 1000.0)]), &rules(5, &[])).unwrap();
+    assert_eq!((g.tokens, g.reason), (vec![A; 5], StopReason::MaxTokens));
+    assert_eq!(
+        (text.as_str(), g.text.as_str(), g.decoded),
+        ("aaaaa", "aaaaa", 4)
+    );
+    assert_eq!((g.prompt.reused, g.prompt.evaluated), (0, 3));
+    let (g, text) = go(&mut greedy(&[]), &rules(0, &[])).unwrap();
+    assert_eq!((g.tokens.len(), text.as_str()), (0, ""));
+}
+
+#[test]
+fn the_models_end_is_not_part_of_the_answer() {
+    let (g, text) = go(&mut greedy(&[(EOT, 1000.0)]), &rules(5, &[])).unwrap();
+    assert_eq!(g.reason, StopReason::EndOfGeneration(EOT));
+    assert_eq!((g.tokens.len(), text.as_str()), (0, ""));
+}
+
+#[test]
+fn a_stop_string_is_cut_off() {
+    // Each `a` costs it 100 of its lead of 500 or so: then comes `b`.
+    let params = SamplingParams {
+        logit_bias: vec![(A, 1000.0), (B, 500.0)],
+        frequency_penalty: 100.0,
+        ..SamplingParams::greedy()
+    };
+    let mut s = Sampler::new(params.clone(), VOCAB).unwrap();
+    let (g, text) = go(&mut s, &rules(12, &[])).unwrap();
+    let at = g.text.find('b').unwrap();
+    assert!(at > 1, "{text}");
+    let mut s = Sampler::new(params, VOCAB).unwrap();
+    let (g, text) = go(&mut s, &rules(12, &["ab", "zz"])).unwrap();
+    assert_eq!(g.reason, StopReason::StopString("ab".to_owned()));
+    assert_eq!(text, "a".repeat(at - 1));
+    assert_eq!(g.text, text);
+}
+
+#[test]
+fn held_back_text_comes_at_the_end() {
+    let (g, text) = go(&mut greedy(&[(A, 1000.0)]), &rules(3, &["aaaab"])).unwrap();
+    assert_eq!((g.reason, text.as_str()), (StopReason::MaxTokens, "aaa"));
+}
+
+#[test]
+fn a_full_context_is_an_error_after_all_tokens_that_fit() {
+    let mut s = Session::new(model(true), Some(8)).unwrap();
+    let mut heard = 0;
+    let rules = StopRules::default();
+    let (no, mut sampler) = (AtomicBool::new(false), greedy(&[(A, 1000.0)]));
+    let e = generate(&mut s, &tokens(5), &mut sampler, &rules, &no, &mut |e| {
+        heard += usize::from(matches!(e, Event::Token(_)));
+    });
+    let message = "the context is full: 9 tokens need as many positions, the session has 8";
+    assert_eq!(e.unwrap_err().to_string(), message);
+    assert_eq!(heard, 4, "the last one needs no position of its own");
+    let e = generate(&mut s, &tokens(9), &mut sampler, &rules, &no, &mut |_| ());
+    assert_eq!(e.unwrap_err().to_string(), message);
+}
+
+#[test]
+fn the_flag_stops_it_and_the_session_goes_on() {
+    let mut s = Session::new(model(true), None).unwrap();
+    let flag = AtomicBool::new(true);
+    let mut sampler = greedy(&[(A, 1000.0)]);
+    let g = generate(
+        &mut s,
+        &tokens(3),
+        &mut sampler,
+        &rules(9, &[]),
+        &flag,
+        &mut |_| (),
+    );
+    let g = g.unwrap();
+    assert_eq!(
+        (g.reason, g.tokens.len(), s.tokens().len()),
+        (StopReason::Cancelled, 0, 0)
+    );
+
+    flag.store(false, Ordering::Relaxed);
+    let mut heard = 0;
+    let mut stop_after_two = |e: Event<'_>| {
+        heard += usize::from(matches!(e, Event::Token(_)));
+        flag.store(heard >= 2, Ordering::Relaxed);
+    };
+    let (prompt, rules) = (tokens(3), rules(9, &[]));
+    let g = generate(
+        &mut s,
+        &prompt,
+        &mut sampler,
+        &rules,
+        &flag,
+        &mut stop_after_two,
+    )
+    .unwrap();
+    assert_eq!(
+        (g.reason, g.tokens.as_slice()),
+        (StopReason::Cancelled, [A, A].as_slice())
+    );
+    // Prompt and answer, without the token that nothing followed.
+    assert_eq!(s.tokens(), [prompt.as_slice(), &[A]].concat());
+}
+
+#[test]
+fn a_seed_gives_one_text() {
+    let seeded = |seed| {
+        let params = SamplingParams {
+            seed,
+            temperature: 2.0,
+            ..SamplingParams::default()
+        };
+        let mut sampler = Sampler::new(params, VOCAB).unwrap();
+        go(&mut sampler, &rules(20, &[])).unwrap().0.tokens
+    };
+    assert_eq!(seeded(7), seeded(7));
+    assert_ne!(seeded(7), seeded(8));
+}
+
+#[test]
+fn without_a_tokenizer_tokens_come_and_text_is_refused() {
+    let m = model(false);
+    assert!(matches!(m.raw_prompt("a"), Err(Error::NoTokenizer)));
+    assert!(matches!(m.chat_prompt(&[]), Err(Error::NoTokenizer)));
+    let mut s = Session::new(m, None).unwrap();
+    let no = AtomicBool::new(false);
+    let mut heard = Vec::new();
+    let mut sampler = greedy(&[(A, 1000.0)]);
+    let g = generate(
+        &mut s,
+        &[5],
+        &mut sampler,
+        &rules(3, &[]),
+        &no,
+        &mut |e| match e {
+            Event::Token(t) => heard.push(t),
+            Event::Text(t) => panic!("{t}"),
+        },
+    );
+    assert_eq!(g.unwrap().tokens, heard);
+    let e = generate(
+        &mut s,
+        &[5],
+        &mut sampler,
+        &rules(3, &["x"]),
+        &no,
+        &mut |_| (),
+    );
+    assert!(matches!(e, Err(Error::NoTokenizer)));
+}
+
+#[test]
+fn prompts() {
+    let m = model(true);
+    assert_eq!(m.raw_prompt("ab").unwrap(), [BOS, 0, 1]);
+    let user = Message {
+        role: "user".to_owned(),
+        content: "hi".to_owned(),
+        ..Message::default()
+    };
+    let (u, h, i, a, space) = (20, 7, 8, 0, 26);
+    assert_eq!(
+        m.chat_prompt(&[user]).unwrap(),
+        [BOS, u, space, h, i, EOT, a, space]
+    );
+}
+
+fn load(pre: &str, template: &str) -> Result<Model<Oracle>, Error> {
+    let mut w = Writer::new();
+    common::geometry(&mut w);
+    common::text(&mut w, pre, template);
+    Model::load(
+        &Gguf::from_vec(common::finish(w)).unwrap(),
+        Arc::new(Oracle),
+    )
+}
+
+#[test]
+fn a_bad_template_is_an_error_of_the_chat_and_a_bad_split_rule_of_the_model() {
+    let m = load("llama4", "{% if %}").unwrap();
+    assert!(matches!(
+        m.chat_prompt(&[]),
+        Err(Error::BadChatTemplate { .. })
+    ));
+    assert_eq!(m.raw_prompt("a").unwrap(), [BOS, A]);
+    // The start token is added where the template forgets it.
+    let m = load("llama4", "ab").unwrap();
+    assert_eq!(m.chat_prompt(&[]).unwrap(), [BOS, 0, 1]);
+    let e = load("no-such-rule", "").unwrap_err();
+    assert!(e.to_string().contains("no-such-rule"), "{e}");
+}
