@@ -12,6 +12,8 @@
 
 pub mod attention;
 mod backend;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod elementwise;
 pub mod embed;
 mod error;

@@ -1,0 +1,256 @@
+//! Equality to the bit, of results and of everything beside them.
+//!
+//! The one tolerance is the contract's own: a NaN equals any NaN. Against a
+//! number it is a failure, and so is the NaN that an output was poisoned with,
+//! wherever it is still found: nothing was written there.
+
+/// What outputs are filled with before an operation: a quiet NaN whose
+/// payload no arithmetic makes.
+pub const POISON: f32 = f32::from_bits(0x7fc0_dead);
+
+/// What the rows after an operation's own are filled with.
+pub const GUARD: f32 = f32::from_bits(0x4b1d_c0de);
+
+/// Whether a result is the expected one.
+pub fn same(expected: f32, found: f32) -> bool {
+    expected.to_bits() == found.to_bits() || (expected.is_nan() && found.is_nan())
+}
+
+/// A buffer before and after an operation.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The operand's name.
+    pub label: &'static str,
+    /// All its values before, guard rows included.
+    pub before: Vec<f32>,
+    /// The same after.
+    pub after: Vec<f32>,
+    /// The operation writes the first `written` values and no other; 0 for an
+    /// operand that it only reads.
+    pub written: usize,
+}
+
+/// What is wrong with one value, or one operand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A result of other bits.
+    Value {
+        /// The bits that the oracle gives.
+        expected: u32,
+        /// The bits found.
+        found: u32,
+    },
+    /// A result that was never written.
+    Unwritten,
+    /// A value outside the operation's own that changed: a guard row, or an
+    /// operand that is only read.
+    Overwritten {
+        /// Its bits before.
+        expected: u32,
+        /// Its bits after.
+        found: u32,
+    },
+    /// A buffer or a result of another length.
+    Length {
+        /// Values expected.
+        expected: usize,
+        /// Values found.
+        found: usize,
+    },
+    /// The operation was refused.
+    Refused(String),
+}
+
+/// One failure: the case, the operand, the value, what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The case: shapes and kinds of inputs.
+    pub case: String,
+    /// The operand.
+    pub operand: &'static str,
+    /// The value's index in the operand, guard rows included.
+    pub index: usize,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}[{}]: ", self.case, self.operand, self.index)?;
+        let shown = |bits: u32| format!("{bits:#010x} ({:e})", f32::from_bits(bits));
+        match &self.fault {
+            Fault::Value { expected, found } => {
+                write!(f, "expected {}, found {}", shown(*expected), shown(*found))
+            }
+            Fault::Unwritten => write!(f, "not written"),
+            Fault::Overwritten { expected, found } => write!(
+                f,
+                "not the operation's to write: was {}, is {}",
+                shown(*expected),
+                shown(*found)
+            ),
+            Fault::Length { expected, found } => {
+                write!(f, "expected {expected} values, found {found}")
+            }
+            Fault::Refused(why) => write!(f, "refused: {why}"),
+        }
+    }
+}
+
+/// Every fault of a buffer: its first values against `expected`, the rest
+/// against what they were. Gives the index of each.
+pub fn compare<'a>(
+    seen: &'a Seen,
+    expected: &'a [f32],
+) -> Box<dyn Iterator<Item = (usize, Fault)> + 'a> {
+    let lengths = [
+        (expected.len(), seen.written),
+        (seen.before.len(), seen.after.len()),
+    ];
+    for (expected, found) in lengths {
+        if expected != found {
+            return Box::new(std::iter::once((0, Fault::Length { expected, found })));
+        }
+    }
+    Box::new(
+        seen.after
+            .iter()
+            .enumerate()
+            .filter_map(move |(i, &found)| {
+                let fault = match expected.get(i) {
+                    Some(&e) => result(e, found),
+                    None => untouched(seen.before[i], found),
+                };
+                fault.map(|fault| (i, fault))
+            }),
+    )
+}
+
+fn result(expected: f32, found: f32) -> Option<Fault> {
+    if found.to_bits() == POISON.to_bits() {
+        return Some(Fault::Unwritten);
+    }
+    (!same(expected, found)).then(|| Fault::Value {
+        expected: expected.to_bits(),
+        found: found.to_bits(),
+    })
+}
+
+/// Nothing was to be computed here, so that even a NaN keeps its bits.
+fn untouched(before: f32, after: f32) -> Option<Fault> {
+    (before.to_bits() != after.to_bits()).then(|| Fault::Overwritten {
+        expected: before.to_bits(),
+        found: after.to_bits(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output of two values with one guard, of which one value is judged.
+    fn judge(expected: f32, found: f32) -> Vec<(usize, Fault)> {
+        let seen = Seen {
+            label: "out",
+            before: vec![POISON, POISON, GUARD],
+            after: vec![1.0, found, GUARD],
+            written: 2,
+        };
+        compare(&seen, &[1.0, expected]).collect()
+    }
+
+    fn wrong(expected: f32, found: f32) -> Vec<(usize, Fault)> {
+        let (expected, found) = (expected.to_bits(), found.to_bits());
+        vec![(1, Fault::Value { expected, found })]
+    }
+
+    #[test]
+    fn equal_bits_pass_and_so_does_any_nan_for_a_nan() {
+        assert_eq!(judge(2.0, 2.0), []);
+        assert_eq!(judge(f32::NAN, f32::from_bits(0xffc0_1234)), []);
+        assert_eq!(judge(f32::INFINITY, f32::INFINITY), []);
+    }
+
+    #[test]
+    fn a_nan_is_no_number() {
+        assert_eq!(judge(2.0, f32::NAN), wrong(2.0, f32::NAN));
+        assert_eq!(judge(f32::NAN, 2.0), wrong(f32::NAN, 2.0));
+        let inf = f32::INFINITY;
+        assert_eq!(judge(f32::NAN, inf), wrong(f32::NAN, inf));
+    }
+
+    #[test]
+    fn zeros_have_signs() {
+        assert_eq!(judge(0.0, -0.0), wrong(0.0, -0.0));
+        assert_eq!(judge(-0.0, 0.0), wrong(-0.0, 0.0));
+    }
+
+    #[test]
+    fn one_ulp_is_wrong() {
+        for x in [1.0f32, -3.5e-40, 3e38] {
+            let next = f32::from_bits(x.to_bits() + 1);
+            assert_eq!(judge(x, next), wrong(x, next));
+        }
+    }
+
+    #[test]
+    fn poison_is_never_a_result_even_of_a_nan() {
+        assert_eq!(judge(f32::NAN, POISON), [(1, Fault::Unwritten)]);
+        assert_eq!(judge(1.0, POISON), [(1, Fault::Unwritten)]);
+    }
+
+    #[test]
+    fn guards_and_inputs_keep_their_bits() {
+        let mut seen = Seen {
+            label: "x",
+            before: vec![1.0, f32::NAN, GUARD],
+            after: vec![1.0, f32::NAN, GUARD],
+            written: 0,
+        };
+        assert_eq!(compare(&seen, &[]).count(), 0);
+        seen.after[2] = f32::from_bits(GUARD.to_bits() ^ 1);
+        let found: Vec<_> = compare(&seen, &[]).collect();
+        assert!(matches!(found[..], [(2, Fault::Overwritten { .. })]));
+        // Another NaN is a change too.
+        seen.after[1] = f32::from_bits(0x7fc0_0001);
+        assert_eq!(compare(&seen, &[]).count(), 2);
+    }
+
+    #[test]
+    fn a_shorter_result_is_a_failure() {
+        let seen = Seen {
+            label: "out",
+            before: vec![POISON; 3],
+            after: vec![1.0; 2],
+            written: 2,
+        };
+        let length = |expected, found| vec![(0, Fault::Length { expected, found })];
+        assert_eq!(
+            compare(&seen, &[1.0; 2]).collect::<Vec<_>>(),
+            length(3, 2),
+            "the buffer"
+        );
+        assert_eq!(
+            compare(&seen, &[1.0; 3]).collect::<Vec<_>>(),
+            length(3, 2),
+            "what it is compared with"
+        );
+    }
+
+    #[test]
+    fn the_message_says_where_and_what() {
+        let f = Failure {
+            case: "rms_norm 3 x 7".to_owned(),
+            operand: "out",
+            index: 9,
+            fault: Fault::Value {
+                expected: 0x3f80_0000,
+                found: 0x3f80_0001,
+            },
+        };
+        assert_eq!(
+            f.to_string(),
+            "rms_norm 3 x 7: out[9]: expected 0x3f800000 (1e0), found 0x3f800001 (1.0000001e0)"
+        );
+    }
+}

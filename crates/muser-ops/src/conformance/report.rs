@@ -1,0 +1,91 @@
+//! What a run of a group found.
+
+use super::compare::Failure;
+
+/// The outcome of one group on one backend.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The group's name.
+    pub group: &'static str,
+    /// The backend's level and thread count.
+    pub backend: String,
+    /// The seed of all inputs; `MUSER_SEED` repeats a run.
+    pub seed: u64,
+    /// Cases that ran.
+    pub cases: usize,
+    /// Values compared, guards and unchanged operands included.
+    pub values: usize,
+    /// What is wrong; the run ends at [`Report::LIMIT`].
+    pub failures: Vec<Failure>,
+}
+
+impl Report {
+    /// Failures after which a group stops.
+    pub const LIMIT: usize = 32;
+
+    /// Whether something ran and all of it was right.
+    pub fn is_ok(&self) -> bool {
+        self.cases > 0 && self.values > 0 && self.failures.is_empty()
+    }
+
+    /// Passes if [`Report::is_ok`].
+    ///
+    /// # Panics
+    /// Else, with the seed and the first three failures.
+    pub fn assert_ok(&self) {
+        assert!(self.is_ok(), "{self}");
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            group,
+            backend,
+            seed,
+            cases,
+            values,
+            failures,
+        } = self;
+        write!(f, "{group} on {backend}: {cases} cases, {values} values, ")?;
+        if *cases == 0 || *values == 0 {
+            return write!(f, "nothing was compared: a failure");
+        }
+        if failures.is_empty() {
+            return write!(f, "all equal");
+        }
+        let more = if failures.len() >= Self::LIMIT {
+            " or more"
+        } else {
+            ""
+        };
+        write!(f, "{}{more} failures, MUSER_SEED={seed}", failures.len())?;
+        for failure in failures.iter().take(3) {
+            write!(f, "\n  {failure}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_ran_nothing_is_a_failure() {
+        let mut r = Report {
+            group: "rope",
+            backend: "oracle".to_owned(),
+            seed: 1,
+            cases: 0,
+            values: 0,
+            failures: Vec::new(),
+        };
+        assert!(!r.is_ok());
+        assert!(r.to_string().contains("nothing was compared"));
+        r.cases = 1;
+        assert!(!r.is_ok(), "cases without values");
+        r.values = 1;
+        r.assert_ok();
+    }
+}
