@@ -93,10 +93,9 @@ impl<'a, B: Backend> Binder<'a, B> {
         let name = || weight.name().to_owned();
         let mut values = vec![0.0; weight.cols()];
         let decoded = weight.dtype().decode_row(weight.bytes(), &mut values);
-        decoded.map_err(|e| ModelError::Geometry {
-            what: "norm weights",
-            expected: e.to_string(),
-            found: name(),
+        decoded.map_err(|source| ModelError::Rows {
+            name: name(),
+            source,
         })?;
         if let Some(index) = values.iter().position(|v| !v.is_finite()) {
             return Err(ModelError::NonFiniteNorm {

@@ -17,12 +17,13 @@ const ROPE_BASE: f32 = 500_000.0;
 /// Every fourth layer is full where the file has no pattern.
 const PERIOD: usize = 4;
 
-/// Bounds that no size may exceed, far above any model: sizes are multiplied
-/// and allocated by, and a directory cannot name more layers than this anyway.
-const MAX_LAYERS: u32 = 1 << 14;
-const MAX_HEADS: u32 = 1 << 14;
-const MAX_WIDTH: u32 = 1 << 24;
-const MAX_POSITIONS: u32 = 1 << 30;
+/// Bounds that no size may exceed, far above any model: products of two stay
+/// within 64 bits, and the pattern (one byte a layer) is the only allocation
+/// made before tensors confirm the sizes.
+pub(crate) const MAX_LAYERS: u32 = 1 << 14;
+pub(crate) const MAX_HEADS: u32 = 1 << 14;
+pub(crate) const MAX_WIDTH: u32 = 1 << 24;
+pub(crate) const MAX_POSITIONS: u32 = 1 << 30;
 
 /// The knobs of a Muse Glimmer model.
 #[derive(Clone, Debug, PartialEq)]

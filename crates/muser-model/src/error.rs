@@ -1,6 +1,6 @@
 //! Why a model was refused or a forward pass stopped.
 
-use muser_quant::DType;
+use muser_quant::{DType, RowError};
 
 /// A refusal: the key, tensor or position, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +49,14 @@ pub enum ModelError {
         expected: &'static str,
         /// Its format in the file.
         found: muser_gguf::GgmlType,
+    },
+    /// Bytes that are not whole rows of the tensor's format.
+    #[error("tensor {name:?}: {source}")]
+    Rows {
+        /// The tensor.
+        name: String,
+        /// What was wrong.
+        source: RowError,
     },
     /// A tensor that the forward pass has no use for. The model it belongs to
     /// computes something else, so its numbers would be silently wrong.
@@ -147,7 +155,7 @@ pub enum ModelError {
         /// The format asked for.
         to: DType,
     },
-    /// A format that `convert` does not write.
+    /// A format that [`convert`](crate::convert::convert) does not write.
     #[error("convert: expected F16, BF16 or F32, found {found}")]
     Target {
         /// The format asked for.

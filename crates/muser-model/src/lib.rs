@@ -8,13 +8,37 @@
 //!
 //! What cannot be computed faithfully is refused by name at load: a file whose
 //! tensors disagree with its configuration never gives a number.
+//!
+//! ```
+//! use muser_gguf::Gguf;
+//! use muser_model::synth::{self, Geometry, Mix};
+//! use muser_model::{Transformer, Want};
+//! use muser_ops::oracle::Oracle;
+//! use std::sync::Arc;
+//!
+//! let geometry = Geometry::named("glimmer-tiny").expect("a known name");
+//! let mut file = Vec::new();
+//! synth::write(&geometry, Mix::Q4KM, 1, &mut file, &mut |_, _| {})?;
+//!
+//! let model = Transformer::load(&Gguf::from_vec(file)?, Arc::new(Oracle))?;
+//! let mut cache = model.cache(64);
+//! let mut logits = Vec::new();
+//! model.forward(&mut cache, &[1, 2, 3], Want::Last, &mut |i, row| {
+//!     assert_eq!(i, 2);
+//!     logits.extend_from_slice(row);
+//! })?;
+//! assert_eq!((cache.len(), logits.len()), (3, model.config().vocab));
+//! # Ok::<(), muser_model::ModelError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod bind;
 mod cache;
 mod config;
+pub mod convert;
 mod error;
 mod forward;
+pub mod synth;
 mod tensors;
 mod transformer;
 
@@ -23,7 +47,7 @@ pub use cache::Cache;
 pub use config::{ARCH, Config, POST_NORM_EPS};
 pub use error::ModelError;
 pub use forward::{MAX_BATCH, Want};
-pub use tensors::Role;
-pub use transformer::Transformer;
 /// The file format, for crates above that open files but depend on none below.
 pub use muser_gguf as gguf;
+pub use tensors::Role;
+pub use transformer::Transformer;

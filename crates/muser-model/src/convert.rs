@@ -1,0 +1,141 @@
+//! A file's weights dequantised to F16, BF16 or F32.
+
+use crate::ModelError;
+use crate::bind::dtype;
+use crate::synth::{file_type, ggml_type};
+use muser_gguf::{DataWriter, Gguf, TensorInfo, Writer};
+use muser_quant::{DType, bf16, f16};
+use std::io::Write;
+
+const FILE_TYPE: &str = "general.file_type";
+
+/// Values decoded before they are handed on, or one row if that is longer.
+const CHUNK: usize = 1 << 18;
+
+/// Writes `gguf` with its matrices as `to` and its vectors (norms) as F32.
+///
+/// Metadata and the order of tensors stay; `general.file_type` says the new
+/// format. Rows are decoded and written as they come, so memory does not grow
+/// with the model. `progress` is told the bytes of tensor data written and to
+/// be written.
+///
+/// K-quants decode exactly to F32; F16 and BF16 round to nearest, ties to even.
+///
+/// # Errors
+/// A target other than those three; a tensor whose format nothing decodes; a
+/// value that is not finite in the target format (an F16 ends at 65504); the
+/// output fails.
+pub fn convert(
+    gguf: &Gguf,
+    to: DType,
+    out: &mut impl Write,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), ModelError> {
+    if to.is_k_quant() {
+        return Err(ModelError::Target { found: to });
+    }
+    let target = |info: &TensorInfo| if info.dims.len() == 1 { DType::F32 } else { to };
+    let mut writer = Writer::new();
+    for entry in gguf.metadata().iter() {
+        if entry.key == FILE_TYPE {
+            writer.metadata(FILE_TYPE, file_type(to))?;
+        } else {
+            writer.metadata(entry.key.as_str(), entry.value.clone())?;
+        }
+    }
+    if gguf.metadata().get(FILE_TYPE).is_none() {
+        writer.metadata(FILE_TYPE, file_type(to))?;
+    }
+    let mut total = 0u64;
+    for info in gguf.tensors() {
+        source(info)?;
+        let ty = ggml_type(target(info));
+        writer.tensor(info.name.as_str(), &info.dims, ty)?;
+        total = total.saturating_add(ty.row_bytes(info.n_elements).unwrap_or(u64::MAX));
+    }
+    let mut data = writer.start(out)?;
+    let mut done = 0;
+    for info in gguf.tensors() {
+        tensor(gguf, info, target(info), &mut data, &mut |bytes| {
+            done += bytes;
+            progress(done, total);
+        })?;
+    }
+    data.finish()?;
+    Ok(())
+}
+
+fn source(info: &TensorInfo) -> Result<DType, ModelError> {
+    dtype(info.ty).ok_or_else(|| ModelError::TensorType {
+        name: info.name.clone(),
+        expected: "Q4_K, Q5_K, Q6_K, F16, BF16 or F32",
+        found: info.ty,
+    })
+}
+
+fn tensor<W: Write>(
+    gguf: &Gguf,
+    info: &TensorInfo,
+    to: DType,
+    data: &mut DataWriter<W>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), ModelError> {
+    let from = source(info)?;
+    let bytes = gguf.tensor_data(info);
+    // The file holds every row, so its lengths fit memory's.
+    let cols = info.row_elements() as usize;
+    let row_bytes = bytes.len() / (info.rows() as usize).max(1);
+    let group = (CHUNK / cols).max(1);
+    let mut values = vec![0.0f32; cols * group.min(info.rows() as usize)];
+    let mut encoded = Vec::with_capacity(values.len() * to.block_bytes());
+    let mut row = 0u64;
+    for part in bytes.chunks((row_bytes * group).max(1)) {
+        let rows = part.len() / row_bytes.max(1);
+        let values = &mut values[..rows * cols];
+        from.decode_row(part, values)
+            .map_err(|source| ModelError::Rows {
+                name: info.name.clone(),
+                source,
+            })?;
+        encoded.clear();
+        if let Some(at) = encode(values, to, &mut encoded) {
+            return Err(ModelError::NotRepresentable {
+                name: info.name.clone(),
+                row: row + (at / cols) as u64,
+                found: values[at],
+                to,
+            });
+        }
+        data.chunk(&info.name, &encoded)?;
+        progress(encoded.len() as u64);
+        row += rows as u64;
+    }
+    Ok(())
+}
+
+/// Appends the values as `to`; the index of the first that is not finite there.
+fn encode(values: &[f32], to: DType, out: &mut Vec<u8>) -> Option<usize> {
+    let mut bad = None;
+    for (i, &v) in values.iter().enumerate() {
+        let finite = match to {
+            DType::F16 => {
+                let bits = f16::from_f32(v);
+                out.extend_from_slice(&bits.to_le_bytes());
+                bits & 0x7c00 != 0x7c00
+            }
+            DType::BF16 => {
+                let bits = bf16::from_f32(v);
+                out.extend_from_slice(&bits.to_le_bytes());
+                bits & 0x7f80 != 0x7f80
+            }
+            _ => {
+                out.extend_from_slice(&v.to_le_bytes());
+                v.is_finite()
+            }
+        };
+        if !finite && bad.is_none() {
+            bad = Some(i);
+        }
+    }
+    bad
+}

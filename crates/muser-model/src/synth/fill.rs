@@ -1,0 +1,213 @@
+//! Random tensor data, in chunks.
+//!
+//! ```text
+//! Q4_K, Q5_K   codes, sub-block scales and minima random, 6 bits each;
+//!              dmin = d · (largest code) / 2, so that the mean is about zero
+//! Q6_K         codes and 8-bit scales random
+//! floats       uniform in ±√3 · std, 65,536 steps
+//! ```
+//!
+//! `d` is what makes the standard deviation 1 for the embedding and
+//! `cols^-1/2` for any other matrix: a normed input gives outputs of the order
+//! of one.
+
+use super::Planned;
+use crate::{ModelError, Role};
+use muser_quant::{DType, bf16, f16};
+
+/// Bytes generated before they are handed on.
+const CHUNK: usize = 1 << 20;
+
+/// The value that folds the query scale into the release's Q norm.
+const Q_NORM: f32 = 3.87;
+
+/// SplitMix64 (Steele, Lea and Flood): a counter and a mixer, about a
+/// nanosecond for eight bytes. Quality far beyond what weights for timing need.
+struct Random(u64);
+
+impl Random {
+    /// Of one tensor: the same whatever other tensors the file has.
+    fn of(seed: u64, name: &str) -> Self {
+        let start = Self(seed).next() ^ 0xcbf2_9ce4_8422_2325;
+        let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
+        Self(name.bytes().fold(start, fnv))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn fill(&mut self, out: &mut [u8]) {
+        let (words, rest) = out.as_chunks_mut::<8>();
+        for word in words {
+            *word = self.next().to_le_bytes();
+        }
+        let last = self.next().to_le_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+/// Hands all data of a tensor to `sink`, whole rows or blocks at a time.
+pub(super) fn fill(
+    tensor: &Planned,
+    seed: u64,
+    sink: &mut dyn FnMut(&[u8]) -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
+    let mut random = Random::of(seed, &tensor.name);
+    if tensor.role.is_norm() {
+        return sink(&norm(tensor, &mut random));
+    }
+    let std = match tensor.role {
+        Role::Embedding => 1.0,
+        _ => 1.0 / (tensor.cols as f32).sqrt(),
+    };
+    let block = tensor.dtype.block_bytes();
+    let mut buffer = vec![0; (CHUNK / block * block).min(tensor.bytes as usize)];
+    let table = Uniform::new(tensor.dtype, std);
+    let mut left = tensor.bytes;
+    while left > 0 {
+        let n = left.min(buffer.len() as u64);
+        let chunk = &mut buffer[..n as usize];
+        random.fill(chunk);
+        match tensor.dtype {
+            DType::Q4K => scale_with_minimum::<144>(chunk, std, 15.0),
+            DType::Q5K => scale_with_minimum::<176>(chunk, std, 31.0),
+            DType::Q6K => scale_six(chunk, std),
+            DType::F16 | DType::BF16 => table.halves(chunk),
+            DType::F32 => table.floats(chunk, &mut random),
+        }
+        sink(chunk)?;
+        left -= n;
+    }
+    Ok(())
+}
+
+/// About one with a tenth of spread, or the constants of the QK norms.
+fn norm(tensor: &Planned, random: &mut Random) -> Vec<u8> {
+    let mut value = || match tensor.role {
+        Role::QNorm => Q_NORM,
+        Role::KNorm => 1.0,
+        _ => 1.0 + 0.1 * normal(random.next()),
+    };
+    (0..tensor.cols)
+        .flat_map(|_| value().to_le_bytes())
+        .collect()
+}
+
+/// Nearly normal: the sum of four uniform 16-bit numbers, less its mean, over
+/// its standard deviation 65536 / √3.
+fn normal(bits: u64) -> f32 {
+    let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
+    (sum as f32 - 131_070.0) / 37_837.227
+}
+
+/// Sets `d` and `dmin`. Random 6-bit scales and minima spread
+/// `sc · q - m · largest / 2` over about 17.1 times the largest code.
+fn scale_with_minimum<const N: usize>(chunk: &mut [u8], std: f32, largest: f32) {
+    let d = f16::from_f32(std / (17.1 * largest));
+    let dmin = f16::from_f32(f16::to_f32(d) * largest / 2.0);
+    let ([a, b], [c, e]) = (d.to_le_bytes(), dmin.to_le_bytes());
+    for block in chunk.as_chunks_mut::<N>().0 {
+        block[..4].copy_from_slice(&[a, b, c, e]);
+    }
+}
+
+/// Sets `d`: signed 8-bit scales spread over 74, codes over 18.5.
+fn scale_six(chunk: &mut [u8], std: f32) {
+    let d = f16::from_f32(std / (74.0 * 18.5)).to_le_bytes();
+    for block in chunk.as_chunks_mut::<210>().0 {
+        block[208..].copy_from_slice(&d);
+    }
+}
+
+/// Uniform floats from 16 random bits each. For the two-byte formats a table
+/// of 128 KiB turns random bits into values in place.
+struct Uniform {
+    step: f32,
+    halves: Vec<u16>,
+}
+
+impl Uniform {
+    fn new(dtype: DType, std: f32) -> Self {
+        let step = std * (3f32.sqrt() / 32_768.0);
+        let convert = match dtype {
+            DType::F16 => f16::from_f32,
+            _ => bf16::from_f32,
+        };
+        let two_bytes = matches!(dtype, DType::F16 | DType::BF16);
+        let all = if two_bytes { 0..1 << 16 } else { 0..0 };
+        let halves = all.map(|i: u32| convert(uniform(i as u16, step))).collect();
+        Self { step, halves }
+    }
+
+    fn halves(&self, chunk: &mut [u8]) {
+        for v in chunk.as_chunks_mut::<2>().0 {
+            *v = self.halves[usize::from(u16::from_le_bytes(*v))].to_le_bytes();
+        }
+    }
+
+    fn floats(&self, chunk: &mut [u8], random: &mut Random) {
+        for four in chunk.chunks_mut(16) {
+            let bits = random.next();
+            for (i, v) in four.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                let bits = (bits >> (16 * i)) as u16;
+                *v = uniform(bits, self.step).to_le_bytes();
+            }
+        }
+    }
+}
+
+/// A step's middle, so that the mean is zero.
+fn uniform(bits: u16, step: f32) -> f32 {
+    (f32::from(bits) - 32_767.5) * step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of a matrix of each format decode to zero mean and the wanted
+    /// deviation.
+    #[test]
+    fn weights_have_the_wanted_deviation() {
+        for dtype in DType::ALL {
+            let (rows, cols) = (64, 1024);
+            let tensor = Planned {
+                name: "blk.0.ffn_up.weight".to_owned(),
+                role: Role::FfnUp,
+                dtype,
+                rows,
+                cols,
+                bytes: (dtype.row_bytes(cols).unwrap() * rows) as u64,
+            };
+            let mut bytes = Vec::new();
+            let keep = &mut |chunk: &[u8]| {
+                bytes.extend_from_slice(chunk);
+                Ok(())
+            };
+            fill(&tensor, 1, keep).unwrap();
+            let mut values = vec![0.0; rows * cols];
+            dtype.decode_row(&bytes, &mut values).unwrap();
+            let n = values.len() as f64;
+            let sum = |f: &dyn Fn(f64) -> f64| values.iter().map(|&v| f(v.into())).sum::<f64>();
+            let (mean, square) = (sum(&|v| v) / n, sum(&|v| v * v) / n);
+            // In units of the wanted deviation 1/32.
+            assert!(
+                (square.sqrt() * 32.0 - 1.0).abs() < 0.03,
+                "{dtype} {square}"
+            );
+            assert!((mean * 32.0).abs() < 0.03, "{dtype} {mean}");
+        }
+    }
+
+    #[test]
+    fn the_generator_is_splitmix64() {
+        // The reference sequence for the seed 1234567.
+        let mut random = Random(1_234_567);
+        assert_eq!(random.next(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next(), 3_203_168_211_198_807_973);
+    }
+}

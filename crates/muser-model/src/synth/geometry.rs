@@ -1,0 +1,163 @@
+//! The sizes of a synthetic model.
+
+use crate::config::{MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
+use crate::{ARCH, Config, ModelError, POST_NORM_EPS};
+
+/// The sizes of a synthetic model, each free to be changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Geometry {
+    /// `general.name`.
+    pub name: String,
+    /// Layers.
+    pub layers: usize,
+    /// Values of the residual stream.
+    pub hidden: usize,
+    /// Query heads, a multiple of `kv_heads`.
+    pub heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Values in a head; even.
+    pub head_dim: usize,
+    /// Width of the FFN.
+    pub ffn: usize,
+    /// Token ids.
+    pub vocab: usize,
+    /// Positions that a sliding layer sees.
+    pub window: usize,
+    /// Positions of the context.
+    pub context: usize,
+    /// Every `period`-th layer is full, the others sliding.
+    pub period: usize,
+    /// Whether the file says so as one boolean a layer instead of the period.
+    pub pattern_as_array: bool,
+    /// Factor of the logits.
+    pub logit_scale: f32,
+    /// Cap of the logits.
+    pub softcap: Option<f32>,
+}
+
+impl Geometry {
+    /// The names that [`Geometry::named`] knows.
+    pub const NAMES: [&str; 3] = ["glimmer-30b", "glimmer-nano", "glimmer-tiny"];
+
+    /// A geometry by name: `glimmer-30b` (the release), `glimmer-nano` (the
+    /// embedded model) or `glimmer-tiny` (the least that every format and both
+    /// kinds of layer fit in).
+    pub fn named(name: &str) -> Option<Self> {
+        let release = Self {
+            name: format!("{name} synthetic"),
+            layers: 52,
+            hidden: 6656,
+            heads: 32,
+            kv_heads: 2,
+            head_dim: 128,
+            ffn: 19_968,
+            vocab: 202_048,
+            window: 2048,
+            context: 131_072,
+            period: 4,
+            pattern_as_array: true,
+            logit_scale: 0.196_116,
+            softcap: Some(20.0),
+        };
+        match name {
+            "glimmer-30b" => Some(release),
+            "glimmer-nano" => Some(Self {
+                layers: 8,
+                hidden: 512,
+                heads: 4,
+                kv_heads: 1,
+                ffn: 1024,
+                vocab: 4096,
+                window: 128,
+                context: 2048,
+                logit_scale: std::f32::consts::FRAC_1_SQRT_2,
+                ..release
+            }),
+            "glimmer-tiny" => Some(Self {
+                layers: 2,
+                hidden: 256,
+                heads: 4,
+                kv_heads: 1,
+                head_dim: 64,
+                ffn: 256,
+                vocab: 256,
+                window: 16,
+                context: 1024,
+                period: 2,
+                logit_scale: 1.0,
+                ..release
+            }),
+            _ => None,
+        }
+    }
+
+    /// One a layer: sliding or full.
+    pub(crate) fn sliding(&self) -> Vec<bool> {
+        let full = |i| i % self.period == self.period - 1;
+        (0..self.layers).map(|i| !full(i)).collect()
+    }
+
+    /// What the file's reader will make of it; sizes are bounded here so that
+    /// nothing after this overflows.
+    pub(crate) fn config(&self) -> Result<Config, ModelError> {
+        for (what, value, most) in [
+            ("layers", self.layers, MAX_LAYERS),
+            ("hidden", self.hidden, MAX_WIDTH),
+            ("heads", self.heads, MAX_HEADS),
+            ("kv_heads", self.kv_heads, MAX_HEADS),
+            ("head_dim", self.head_dim, MAX_HEADS),
+            ("ffn", self.ffn, MAX_WIDTH),
+            ("vocab", self.vocab, MAX_WIDTH),
+            ("window", self.window, MAX_POSITIONS),
+            ("context", self.context, MAX_POSITIONS),
+            ("period", self.period, MAX_POSITIONS),
+        ] {
+            if value == 0 || value > most as usize {
+                return Err(refused(what, format!("1 to {most}"), value));
+            }
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let expected = format!("a divisor of heads {}", self.heads);
+            return Err(refused("kv_heads", expected, self.kv_heads));
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(refused("head_dim", "an even number", self.head_dim));
+        }
+        for (what, value) in [
+            ("logit_scale", self.logit_scale),
+            ("softcap", self.softcap.unwrap_or(1.0)),
+        ] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(refused(what, "a finite number above 0", value));
+            }
+        }
+        Ok(Config {
+            name: self.name.clone(),
+            arch: ARCH,
+            layers: self.layers,
+            hidden: self.hidden,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            ffn: self.ffn,
+            vocab: self.vocab,
+            context: self.context,
+            rms_eps: 1e-5,
+            post_norm_eps: POST_NORM_EPS,
+            window: self.window,
+            sliding: self.sliding(),
+            rope_base: 500_000.0,
+            logit_scale: self.logit_scale,
+            softcap: self.softcap,
+        })
+    }
+}
+
+fn refused(what: &'static str, expected: impl Into<String>, found: impl ToString) -> ModelError {
+    ModelError::Geometry {
+        what,
+        expected: expected.into(),
+        found: found.to_string(),
+    }
+}

@@ -1,0 +1,265 @@
+//! Random-weight files of any geometry: for timing, and for tests of shapes
+//! that no trained model has.
+//!
+//! The same geometry, mix and seed give the same bytes on every machine: a
+//! tensor's values depend on the seed and its name alone, and come from
+//! integers by IEEE operations. Scales are chosen so that activations stay of
+//! the order of one through any number of layers.
+
+mod fill;
+mod geometry;
+
+pub use geometry::Geometry;
+
+use crate::config::key;
+use crate::{ARCH, ModelError, Role};
+use muser_gguf::{GgmlType, Writer};
+use muser_quant::DType;
+use std::io::Write;
+
+/// Which formats the matrices have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// The release's: V and FFN-down Q6_K on about half of the layers, the
+    /// head Q5_K, everything else Q4_K.
+    Q4KM,
+    /// All of one format.
+    Uniform(DType),
+}
+
+impl Mix {
+    /// Every mix.
+    pub const ALL: [Self; 7] = [
+        Self::Q4KM,
+        Self::Uniform(DType::Q4K),
+        Self::Uniform(DType::Q5K),
+        Self::Uniform(DType::Q6K),
+        Self::Uniform(DType::F16),
+        Self::Uniform(DType::BF16),
+        Self::Uniform(DType::F32),
+    ];
+
+    /// `q4_k_m`, `q4_k`, …, `f32`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Q4KM => "q4_k_m",
+            Self::Uniform(DType::Q4K) => "q4_k",
+            Self::Uniform(DType::Q5K) => "q5_k",
+            Self::Uniform(DType::Q6K) => "q6_k",
+            Self::Uniform(DType::F16) => "f16",
+            Self::Uniform(DType::BF16) => "bf16",
+            Self::Uniform(DType::F32) => "f32",
+        }
+    }
+
+    /// The mix of this name, in either case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let named = |m: &Self| m.name().eq_ignore_ascii_case(name);
+        Self::ALL.into_iter().find(named)
+    }
+
+    /// The format of a matrix in `layer` of `layers`.
+    pub fn dtype(self, role: Role, layer: usize, layers: usize) -> DType {
+        match (self, role) {
+            (Self::Uniform(dtype), _) => dtype,
+            (_, Role::Head) => DType::Q5K,
+            (_, Role::V | Role::FfnDown) if more_bits(layer, layers) => DType::Q6K,
+            _ => DType::Q4K,
+        }
+    }
+
+    /// `general.file_type`, by llama.cpp's numbers.
+    fn file_type(self) -> u32 {
+        match self {
+            Self::Q4KM => 15,
+            Self::Uniform(dtype) => file_type(dtype),
+        }
+    }
+}
+
+/// llama.cpp's number for a file whose matrices are all of one format.
+pub(crate) fn file_type(dtype: DType) -> u32 {
+    match dtype {
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Q4K => 14,
+        DType::Q5K => 16,
+        DType::Q6K => 18,
+        DType::BF16 => 32,
+    }
+}
+
+/// The number of a format in a file.
+pub(crate) fn ggml_type(dtype: DType) -> GgmlType {
+    match dtype {
+        DType::F32 => GgmlType::F32,
+        DType::F16 => GgmlType::F16,
+        DType::BF16 => GgmlType::BF16,
+        DType::Q4K => GgmlType::Q4_K,
+        DType::Q5K => GgmlType::Q5_K,
+        DType::Q6K => GgmlType::Q6_K,
+    }
+}
+
+/// llama.cpp's rule for Q4_K_M: the first and the last eighth of the layers,
+/// and every third one between.
+fn more_bits(layer: usize, layers: usize) -> bool {
+    let eighth = layers / 8;
+    layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
+}
+
+/// A tensor to write.
+struct Planned {
+    name: String,
+    role: Role,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    bytes: u64,
+}
+
+/// Writes a file of random weights, one after another: memory does not grow
+/// with the model. `progress` is told the bytes of tensor data written and to
+/// be written.
+///
+/// # Errors
+/// A size of the geometry is zero or absurd, or its rows are no whole blocks of
+/// their format; the output fails.
+pub fn write(
+    geometry: &Geometry,
+    mix: Mix,
+    seed: u64,
+    out: &mut impl Write,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), ModelError> {
+    let plan = plan(geometry, mix)?;
+    let mut writer = Writer::new();
+    metadata(&mut writer, geometry, mix)?;
+    for t in &plan {
+        let (cols, rows) = (t.cols as u64, t.rows as u64);
+        let dims: &[u64] = if t.role.is_norm() {
+            &[cols]
+        } else {
+            &[cols, rows]
+        };
+        writer.tensor(t.name.as_str(), dims, ggml_type(t.dtype))?;
+    }
+    let total = plan.iter().map(|t| t.bytes).sum();
+    let mut data = writer.start(out)?;
+    let mut done = 0;
+    for t in &plan {
+        fill::fill(t, seed, &mut |chunk| {
+            data.chunk(&t.name, chunk)?;
+            done += chunk.len() as u64;
+            progress(done, total);
+            Ok(())
+        })?;
+    }
+    data.finish()?;
+    Ok(())
+}
+
+fn plan(geometry: &Geometry, mix: Mix) -> Result<Vec<Planned>, ModelError> {
+    let config = geometry.config()?;
+    let mut plan = Vec::new();
+    let mut add = |role: Role, layer: usize| {
+        let dims = role.dims(&config);
+        let (cols, rows) = (dims[0], dims.get(1).copied().unwrap_or(1));
+        let dtype = match role.is_norm() {
+            true => DType::F32,
+            false => mix.dtype(role, layer, config.layers),
+        };
+        let name = role.tensor_name(layer);
+        let bytes = dtype.row_bytes(cols).and_then(|b| b.checked_mul(rows));
+        let bytes = bytes.ok_or_else(|| ModelError::Geometry {
+            what: "row length",
+            expected: format!("a multiple of {} for {dtype}", dtype.block_values()),
+            found: format!("{cols} in {name}"),
+        })?;
+        plan.push(Planned {
+            name,
+            role,
+            dtype,
+            rows,
+            cols,
+            bytes: bytes as u64,
+        });
+        Ok::<(), ModelError>(())
+    };
+    for role in Role::MODEL {
+        add(role, 0)?;
+    }
+    for layer in 0..config.layers {
+        for role in Role::LAYER {
+            add(role, layer)?;
+        }
+    }
+    Ok(plan)
+}
+
+fn metadata(writer: &mut Writer, g: &Geometry, mix: Mix) -> Result<(), ModelError> {
+    writer
+        .metadata("general.architecture", ARCH)?
+        .metadata("general.name", g.name.as_str())?
+        .metadata("general.file_type", mix.file_type())?;
+    // `Geometry::config` has bounded every size far below u32.
+    for (suffix, value) in [
+        ("block_count", g.layers),
+        ("context_length", g.context),
+        ("embedding_length", g.hidden),
+        ("feed_forward_length", g.ffn),
+        ("attention.head_count", g.heads),
+        ("attention.head_count_kv", g.kv_heads),
+        ("attention.key_length", g.head_dim),
+        ("attention.value_length", g.head_dim),
+        ("attention.sliding_window", g.window),
+        ("rope.dimension_count", g.head_dim),
+        ("vocab_size", g.vocab),
+    ] {
+        writer.metadata(key(suffix), value as u32)?;
+    }
+    let pattern = key("attention.sliding_window_pattern");
+    if g.pattern_as_array {
+        writer.metadata(pattern, g.sliding())?;
+    } else {
+        writer.metadata(pattern, g.period as u32)?;
+    }
+    writer
+        .metadata(key("attention.layer_norm_rms_epsilon"), 1e-5f32)?
+        .metadata(key("rope.freq_base"), 500_000.0f32)?
+        .metadata(key("logit_scale"), g.logit_scale)?;
+    if let Some(cap) = g.softcap {
+        writer.metadata(key("final_logit_softcapping"), cap)?;
+    }
+    writer.metadata("tokenizer.ggml.model", "none")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_mix_has_the_release_counts() {
+        let six = (0..52).filter(|&i| Mix::Q4KM.dtype(Role::V, i, 52) == DType::Q6K);
+        assert_eq!(six.count(), 26);
+        assert_eq!(Mix::Q4KM.dtype(Role::Head, 0, 52), DType::Q5K);
+        assert_eq!(Mix::Q4KM.dtype(Role::FfnDown, 0, 52), DType::Q6K);
+        assert_eq!(Mix::Q4KM.dtype(Role::Q, 0, 52), DType::Q4K);
+        for mix in Mix::ALL {
+            assert_eq!(Mix::from_name(&mix.name().to_uppercase()), Some(mix));
+        }
+        assert_eq!(Mix::from_name("q4_0"), None);
+    }
+
+    #[test]
+    fn the_release_geometry_has_the_release_bytes() {
+        let geometry = Geometry::named("glimmer-30b").expect("a named geometry");
+        let plan = plan(&geometry, Mix::Q4KM).expect("a sound geometry");
+        let values: usize = plan.iter().map(|t| t.rows * t.cols).sum();
+        assert_eq!(values, 27_854_794_240);
+        // The file less its header and vocabulary.
+        let bytes: u64 = plan.iter().map(|t| t.bytes).sum();
+        assert!((16_700_000_000..16_756_681_056).contains(&bytes), "{bytes}");
+    }
+}

@@ -1,0 +1,64 @@
+//! What several test files share.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use muser_gguf::Gguf;
+use muser_model::synth::{self, Geometry, Mix};
+use muser_model::{Cache, ModelError, Transformer, Want};
+use muser_ops::Backend;
+use muser_ops::oracle::Oracle;
+use std::sync::Arc;
+
+/// The trained model that the binary embeds.
+pub(crate) const NANO: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../models/glimmer-nano-q4_k_m.gguf"
+);
+
+/// A synthetic file in memory.
+pub(crate) fn synthetic(geometry: &Geometry, mix: Mix) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    synth::write(geometry, mix, 7, &mut bytes, &mut |_, _| {}).unwrap();
+    bytes
+}
+
+/// Its model on the oracle.
+pub(crate) fn oracle(bytes: Vec<u8>) -> Transformer<Oracle> {
+    load(&Gguf::from_vec(bytes).unwrap()).unwrap()
+}
+
+pub(crate) fn load(gguf: &Gguf) -> Result<Transformer<Oracle>, ModelError> {
+    Transformer::load(gguf, Arc::new(Oracle))
+}
+
+/// Logits of all tokens, as bits, with the tokens given in calls of the sizes
+/// `chunks`, the rest in one.
+pub(crate) fn bits<B: Backend>(
+    model: &Transformer<B>,
+    cache: &mut Cache<B>,
+    tokens: &[u32],
+    chunks: &[usize],
+) -> Vec<Vec<u32>> {
+    let mut rows = Vec::new();
+    let mut rest = tokens;
+    for &n in chunks.iter().chain([&usize::MAX]) {
+        let (now, later) = rest.split_at(n.min(rest.len()));
+        let before = rows.len();
+        let keep = &mut |i: usize, row: &[f32]| {
+            assert_eq!(before + i, rows.len());
+            rows.push(row.iter().map(|v| v.to_bits()).collect());
+        };
+        model.forward(cache, now, Want::All, keep).unwrap();
+        rest = later;
+    }
+    rows
+}
+
+/// Token ids without a pattern.
+pub(crate) fn tokens(n: usize, vocab: u32) -> Vec<u32> {
+    let mut state = 1u32;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 16) % vocab
+    };
+    std::iter::repeat_with(next).take(n).collect()
+}
