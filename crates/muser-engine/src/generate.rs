@@ -1,7 +1,7 @@
 //! The generation loop: prompt in, tokens and text out as they come.
 
 use crate::stop::StopMatcher;
-use crate::{Error, Sampler, Session, StopReason, StopRules, SyncReport, Token};
+use crate::{Error, GenerateOptions, Sampler, Session, StopReason, SyncReport, Token};
 use muser_ops::Backend;
 use muser_text::{StreamDecoder, Tokenizer};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,8 @@ pub enum Event<'a> {
 pub struct Generation {
     /// The tokens chosen, without the one that ended it.
     pub tokens: Vec<Token>,
-    /// The text, empty for a model without a tokenizer.
+    /// The text, without the answer's header; empty for a model without a
+    /// tokenizer.
     pub text: String,
     /// Why it ended.
     pub reason: StopReason,
@@ -36,7 +37,7 @@ pub struct Generation {
     pub decode: Duration,
 }
 
-/// Continues `prompt` until a stop rule, the model's own end or the flag ends
+/// Continues `prompt` until an option, the model's own end or the flag ends
 /// it; `each` hears of every token and text at once.
 ///
 /// A raised flag during the prompt ends it without a token. Afterwards the
@@ -50,12 +51,12 @@ pub fn generate<B: Backend>(
     session: &mut Session<B>,
     prompt: &[Token],
     sampler: &mut Sampler,
-    rules: &StopRules,
+    options: &GenerateOptions,
     cancel: &AtomicBool,
     each: &mut dyn FnMut(Event<'_>),
 ) -> Result<Generation, Error> {
     let model = session.model().clone();
-    let mut out = TextOut::new(model.tokenizer().ok(), rules)?;
+    let mut out = TextOut::new(model.tokenizer().ok(), options)?;
     let start = Instant::now();
     let mut generation = Generation {
         tokens: Vec::new(),
@@ -74,7 +75,7 @@ pub fn generate<B: Backend>(
     generation.prefill = start.elapsed();
     let start = Instant::now();
     loop {
-        if rules
+        if options
             .max_tokens
             .is_some_and(|n| generation.tokens.len() >= n)
         {
@@ -105,20 +106,37 @@ pub fn generate<B: Backend>(
     Ok(generation)
 }
 
+/// The longest header in tokens: what goes on beyond is the answer itself.
+const MAX_HEADER: usize = 32;
+
 /// From tokens to text that may be shown.
 struct TextOut {
     decoder: Option<StreamDecoder>,
     matcher: StopMatcher,
+    header: Header,
+}
+
+/// Where an answer stands in its header.
+struct Header {
+    /// The token to come; `None` once the header is over.
+    end: Option<Token>,
+    tokens: usize,
+    text: String,
 }
 
 impl TextOut {
-    fn new(tokenizer: Option<&Tokenizer>, rules: &StopRules) -> Result<Self, Error> {
-        if tokenizer.is_none() && !rules.strings.is_empty() {
+    fn new(tokenizer: Option<&Tokenizer>, options: &GenerateOptions) -> Result<Self, Error> {
+        if tokenizer.is_none() && !options.stop.is_empty() {
             return Err(Error::NoTokenizer);
         }
         Ok(Self {
             decoder: tokenizer.map(|t| StreamDecoder::new(t, false)),
-            matcher: StopMatcher::new(&rules.strings)?,
+            matcher: StopMatcher::new(&options.stop)?,
+            header: Header {
+                end: options.header_end,
+                tokens: 0,
+                text: String::new(),
+            },
         })
     }
 
@@ -132,7 +150,9 @@ impl TextOut {
         let Some(decoder) = &mut self.decoder else {
             return Ok(None);
         };
-        let (text, stop) = self.matcher.push(&decoder.push(token)?);
+        let text = decoder.push(token)?;
+        let text = self.header.filter(token, text);
+        let (text, stop) = self.matcher.push(&text);
         emit(&text, all, each);
         Ok(stop)
     }
@@ -143,11 +163,35 @@ impl TextOut {
             return;
         }
         let held = self.matcher.finish();
-        let rest = self
-            .decoder
-            .as_mut()
-            .map_or_else(String::new, StreamDecoder::finish);
-        emit(&(held + &rest), all, each);
+        let decoder = self.decoder.as_mut();
+        let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
+        emit(&(held + &self.header.finish() + &rest), all, each);
+    }
+}
+
+impl Header {
+    /// What of a token's text belongs to the answer.
+    fn filter(&mut self, token: Token, text: String) -> String {
+        let Some(end) = self.end else {
+            return text;
+        };
+        self.tokens += 1;
+        if token == end {
+            self.end = None;
+            self.text.clear();
+            return String::new();
+        }
+        self.text.push_str(&text);
+        if self.tokens < MAX_HEADER {
+            return String::new();
+        }
+        self.finish()
+    }
+
+    /// What was taken for a header and is none: it never ended.
+    fn finish(&mut self) -> String {
+        self.end = None;
+        std::mem::take(&mut self.text)
     }
 }
 

@@ -15,6 +15,7 @@ mod error;
 mod generate;
 mod model;
 mod sampler;
+mod score;
 mod session;
 mod stop;
 
@@ -22,8 +23,9 @@ pub use error::Error;
 pub use generate::{Event, Generation, generate};
 pub use model::{Model, tokenizer_spec};
 pub use sampler::{Sampler, SamplingParams};
+pub use score::log_prob;
 pub use session::{Session, SyncReport};
-pub use stop::{MAX_STOP_BYTES, StopReason, StopRules};
+pub use stop::{GenerateOptions, MAX_STOP_BYTES, StopReason};
 
 /// A token id: a row of the embedding table.
 pub type Token = u32;

@@ -14,6 +14,7 @@ pub struct Model<B: Backend> {
     transformer: Transformer<B>,
     tokenizer: Option<Tokenizer>,
     template: Option<Result<ChatTemplate, String>>,
+    header_end: Option<Token>,
 }
 
 impl<B: Backend> Model<B> {
@@ -32,10 +33,15 @@ impl<B: Backend> Model<B> {
             None => None,
         };
         let template = template(gguf, tokenizer.as_ref())?;
+        let header_end = match (&tokenizer, &template) {
+            (Some(tokenizer), Some(Ok(template))) => header_end(tokenizer, template),
+            _ => None,
+        };
         Ok(Self {
             transformer,
             tokenizer,
             template,
+            header_end,
         })
     }
 
@@ -119,6 +125,17 @@ impl<B: Backend> Model<B> {
         Ok(tokens)
     }
 
+    /// The control token at which the header of a chat's answer ends, where the
+    /// template leaves a header for the model to write.
+    ///
+    /// Muse Glimmer's prompt ends after `<|start|>assistant`; the model goes on
+    /// with ` to=user<|message|>`, and only then comes the answer. Found by
+    /// comparing the prompt with how the template writes an answer that is
+    /// given.
+    pub fn header_end(&self) -> Option<Token> {
+        self.header_end
+    }
+
     /// Refuses the first token that the vocabulary lacks; `at` is the position
     /// of the first.
     pub(crate) fn check_tokens(&self, tokens: &[Token], at: usize) -> Result<(), Error> {
@@ -142,6 +159,35 @@ impl<B: Backend> std::fmt::Debug for Model<B> {
             .field("template", &self.template.is_some())
             .finish()
     }
+}
+
+fn header_end(tokenizer: &Tokenizer, template: &ChatTemplate) -> Option<Token> {
+    const ANSWER: &str = "\u{e000}";
+    let message = |role: &str, content: &str| Message {
+        role: role.to_owned(),
+        content: content.to_owned(),
+        ..Message::default()
+    };
+    let mut messages = vec![message("user", "a")];
+    let render = |messages: &[Message], add_generation_prompt| {
+        let options = RenderOptions {
+            add_generation_prompt,
+            ..RenderOptions::default()
+        };
+        template.render(messages, options).ok()
+    };
+    let prompt = render(&messages, true)?;
+    messages.push(message("assistant", ANSWER));
+    let given = render(&messages, false)?;
+    let (before, _) = given.split_once(ANSWER)?;
+    let options = EncodeOptions {
+        special: Special::Parse,
+        add_bos: false,
+    };
+    let header = tokenizer
+        .encode(before.strip_prefix(&*prompt)?, options)
+        .ok()?;
+    header.last().copied().filter(|&t| tokenizer.is_control(t))
 }
 
 /// What a file says about its tokenizer; `None` if it has none.

@@ -176,11 +176,11 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// Keeps the first `to` tokens if the cache can, else none; how many it
-    /// is.
-    fn cut_back(&mut self, to: usize) -> usize {
-        if to == self.tokens.len() {
-            return to;
+    /// Cuts back to the first `to` tokens if the cache still can, else to none;
+    /// how many are left. There are no logits until something is evaluated.
+    pub fn cut_back(&mut self, to: usize) -> usize {
+        if to >= self.tokens.len() {
+            return self.tokens.len();
         }
         if !self.cache.truncate(to) {
             self.clear();

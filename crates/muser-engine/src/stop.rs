@@ -6,16 +6,20 @@ use crate::{Error, Token};
 /// held back from the stream.
 pub const MAX_STOP_BYTES: usize = 1024;
 
-/// What ends a generation, besides the end-of-generation tokens of the model
-/// and a full context.
+/// How a generation goes, and what ends it besides the model's
+/// end-of-generation tokens and a full context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StopRules {
+pub struct GenerateOptions {
     /// The most tokens to generate; `None` goes on until something else ends
     /// it.
     pub max_tokens: Option<usize>,
     /// Texts that end the generation when they appear in it. They, and what
     /// follows, are not part of the answer.
-    pub strings: Vec<String>,
+    pub stop: Vec<String>,
+    /// The token at which the header of an answer ends
+    /// ([`Model::header_end`](crate::Model::header_end)); what comes before it
+    /// is no text of the answer.
+    pub header_end: Option<Token>,
 }
 
 /// Why a generation ended.
@@ -26,7 +30,7 @@ pub enum StopReason {
     EndOfGeneration(Token),
     /// This stop string appeared.
     StopString(String),
-    /// [`StopRules::max_tokens`] were generated.
+    /// [`GenerateOptions::max_tokens`] were generated.
     MaxTokens,
     /// The caller's flag was raised.
     Cancelled,

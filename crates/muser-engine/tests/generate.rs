@@ -6,7 +6,7 @@ mod common;
 
 use common::{BOS, EOT, VOCAB, model, tokens};
 use muser_engine::{
-    Error, Event, Generation, Model, Sampler, SamplingParams, Session, StopReason, StopRules,
+    Error, Event, GenerateOptions, Generation, Model, Sampler, SamplingParams, Session, StopReason,
     generate,
 };
 use muser_model::gguf::{Gguf, Writer};
@@ -26,14 +26,15 @@ fn greedy(bias: &[(u32, f32)]) -> Sampler {
     Sampler::new(params, VOCAB).unwrap()
 }
 
-fn rules(max: usize, strings: &[&str]) -> StopRules {
-    StopRules {
+fn rules(max: usize, strings: &[&str]) -> GenerateOptions {
+    GenerateOptions {
         max_tokens: Some(max),
-        strings: strings.iter().map(|s| s.to_string()).collect(),
+        stop: strings.iter().map(|s| s.to_string()).collect(),
+        header_end: None,
     }
 }
 
-fn go(sampler: &mut Sampler, rules: &StopRules) -> Result<(Generation, String), Error> {
+fn go(sampler: &mut Sampler, rules: &GenerateOptions) -> Result<(Generation, String), Error> {
     let mut s = Session::new(model(true), Some(32)).unwrap();
     let mut text = String::new();
     let no = AtomicBool::new(false);
@@ -94,7 +95,7 @@ fn held_back_text_comes_at_the_end() {
 fn a_full_context_is_an_error_after_all_tokens_that_fit() {
     let mut s = Session::new(model(true), Some(8)).unwrap();
     let mut heard = 0;
-    let rules = StopRules::default();
+    let rules = GenerateOptions::default();
     let (no, mut sampler) = (AtomicBool::new(false), greedy(&[(A, 1000.0)]));
     let e = generate(&mut s, &tokens(5), &mut sampler, &rules, &no, &mut |e| {
         heard += usize::from(matches!(e, Event::Token(_)));
@@ -210,6 +211,48 @@ fn prompts() {
         m.chat_prompt(&[user]).unwrap(),
         [BOS, u, space, h, i, EOT, a, space]
     );
+}
+
+const HARMONY: &str = "{% for m in messages %}{{ m['role'][:1] }}{% if m['role'] == 'assistant' %} \\
+    z{% endif %}<|x|>{{ m['content'] }}<|eot|>{% endfor %}{% if add_generation_prompt %}a{% endif %}";
+
+#[test]
+fn a_header_is_not_part_of_the_answer() {
+    const X: u32 = 30;
+    let m = Arc::new(load("llama4", HARMONY).unwrap());
+    assert_eq!(m.header_end(), Some(X), "<|x|>");
+    assert_eq!(
+        model(true).header_end(),
+        None,
+        "the template writes all of it"
+    );
+    let answer = |bias: &[(u32, f32)], max| {
+        let mut s = Session::new(m.clone(), None).unwrap();
+        let options = GenerateOptions {
+            header_end: m.header_end(),
+            ..rules(max, &[])
+        };
+        let params = SamplingParams {
+            logit_bias: bias.to_vec(),
+            presence_penalty: 100.0,
+            penalty_window: 9,
+            ..SamplingParams::greedy()
+        };
+        let mut sampler = Sampler::new(params, VOCAB).unwrap();
+        let no = AtomicBool::new(false);
+        generate(&mut s, &[BOS], &mut sampler, &options, &no, &mut |_| ()).unwrap()
+    };
+    // Forced by bias and penalty: b, <|x|>, a.
+    let g = answer(&[(B, 950.0), (X, 900.0), (A, 850.0 + 40.0)], 3);
+    assert_eq!(
+        (g.tokens.as_slice(), g.text.as_str()),
+        ([B, X, A].as_slice(), "a")
+    );
+    // A header that never ends is the answer.
+    let g = answer(&[(B, 500.0)], 3);
+    assert_eq!(g.text, "bbb");
+    let g = answer(&[(B, 500.0)], 40);
+    assert_eq!(g.text, "b".repeat(40));
 }
 
 fn load(pre: &str, template: &str) -> Result<Model<Oracle>, Error> {
