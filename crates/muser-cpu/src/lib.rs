@@ -1,1 +1,37 @@
-//! Under construction.
+//! The CPU backend: [`Cpu`].
+//!
+//! Kernels exist at three [`Level`]s, `scalar`, `avx2` and `avx512`, chosen
+//! when the backend opens; each computes the bits of the strict lane's oracle.
+//! Work is cut by output rows and shared by a team of threads; who computes a
+//! row changes nothing in it.
+//!
+//! ```
+//! use muser_cpu::{Cpu, CpuOptions};
+//! use muser_ops::Backend;
+//! let cpu = Cpu::open(CpuOptions { threads: Some(2), level: None }).unwrap();
+//! assert_eq!(cpu.info().threads, 2);
+//! ```
+//!
+//! `unsafe` lives in `simd` (vector loads and stores), `rows` and `team`
+//! (sharing buffers with threads), `buffer` (aligned storage) and
+//! `kernels::table` (calling a level's kernel); nowhere else.
+#![deny(unsafe_code)]
+
+mod backend;
+mod bandwidth;
+#[expect(unsafe_code, reason = "aligned storage seen as values")]
+mod buffer;
+mod kernels;
+mod kv;
+mod level;
+#[expect(unsafe_code, reason = "disjoint parts of a buffer for several threads")]
+mod rows;
+#[expect(unsafe_code, reason = "the memory intrinsics take pointers")]
+mod simd;
+#[expect(unsafe_code, reason = "the job is borrowed by the workers")]
+mod team;
+
+pub use backend::{Cpu, CpuError, CpuOptions};
+pub use buffer::Buffer;
+pub use kv::Kv;
+pub use level::{Level, UnknownLevel};

@@ -1,0 +1,440 @@
+//! [`Cpu`]: the operations over buffers in host memory.
+//!
+//! Each method checks shapes, cuts the work, and calls the kernels of the
+//! table. Small work is not cut: handing a task to another thread costs more
+//! than a few microseconds of it.
+
+use crate::bandwidth;
+use crate::buffer::Buffer;
+use crate::kernels::quantize::Block;
+use crate::kernels::table::{INVENTORY, KernelTable};
+use crate::kv::Kv;
+use crate::level::Level;
+use crate::rows::{Output, for_chunks, for_tiles};
+use crate::team::{MAX_THREADS, Team};
+use muser_ops::{
+    Attention, Backend, BackendInfo, KvLayout, Lane, OpError, RopeTable, Weight, embed,
+};
+use muser_quant::{DType, QK};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of weights in one task of a projection: long enough that the stream
+/// of a task is worth its start, short enough that a thread which falls behind
+/// holds the others up for microseconds only.
+const TASK_BYTES: usize = 128 << 10;
+/// Values of an elementwise operation in one task.
+const TASK_VALUES: usize = 8 << 10;
+
+/// How to open the CPU backend.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads; `None` takes what the machine gives this process.
+    pub threads: Option<usize>,
+    /// The level; `None` takes the best one.
+    pub level: Option<Level>,
+}
+
+/// Why the CPU backend did not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CpuError {
+    /// The machine lacks the level.
+    #[error("level {level} needs {}, which this machine lacks (it has {})",
+        missing.join(", "),
+        Level::available().iter().map(|l| l.name()).collect::<Vec<_>>().join(", "))]
+    Level {
+        /// The level asked for.
+        level: Level,
+        /// Features that it needs and the machine lacks.
+        missing: Vec<&'static str>,
+    },
+    /// A thread count out of range.
+    #[error("threads: expected 1 to {MAX_THREADS}, found {0}")]
+    Threads(usize),
+    /// The threads could not be started.
+    #[error("could not start {threads} threads")]
+    Start {
+        /// Threads asked for.
+        threads: usize,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+}
+
+/// The CPU backend.
+pub struct Cpu {
+    table: KernelTable,
+    threads: usize,
+    /// One dispatch at a time: the team, and the room for quantised inputs.
+    shared: Mutex<Shared>,
+}
+
+struct Shared {
+    team: Team,
+    quantized: Vec<Block>,
+}
+
+impl Cpu {
+    /// Opens the backend: picks the level, starts the threads.
+    pub fn open(options: CpuOptions) -> Result<Self, CpuError> {
+        let level = options.level.unwrap_or_else(Level::best);
+        let table = KernelTable::new(level).ok_or_else(|| CpuError::Level {
+            level,
+            missing: level.missing(),
+        })?;
+        let available = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = options
+            .threads
+            .unwrap_or_else(|| available().min(MAX_THREADS));
+        if !(1..=MAX_THREADS).contains(&threads) {
+            return Err(CpuError::Threads(threads));
+        }
+        let team = Team::new(threads).map_err(|source| CpuError::Start { threads, source })?;
+        let shared = Mutex::new(Shared {
+            team,
+            quantized: Vec::new(),
+        });
+        Ok(Self {
+            table,
+            threads,
+            shared,
+        })
+    }
+
+    /// The level of the kernels.
+    pub fn level(&self) -> Level {
+        self.table.level()
+    }
+
+    /// The names of the kernels: `matvec/q4_k/avx512`, …
+    pub fn kernels(&self) -> Vec<String> {
+        INVENTORY
+            .iter()
+            .map(|name| format!("{name}/{}", self.level()))
+            .collect()
+    }
+
+    /// Bytes a second at which this backend's threads read a buffer of `bytes`,
+    /// the best of four passes. Takes several times the last-level cache to
+    /// measure memory and not the cache.
+    pub fn read_bandwidth(&self, bytes: usize) -> f64 {
+        bandwidth::measure(&mut self.lock().team, bytes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // A panic in a task leaves team and room usable: the team ends its job
+        // before it raises, and the room is rewritten by each use.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Quantises `rows` vectors into the room.
+    fn quantize(&self, shared: &mut Shared, x: &[f32]) {
+        let x = x.as_chunks::<QK>().0;
+        shared.quantized.resize(x.len(), Block::zeros(0.0));
+        let chunk = TASK_VALUES / QK;
+        for_chunks(&mut shared.team, &mut shared.quantized, chunk, |i, out| {
+            for (block, x) in out.iter_mut().zip(&x[i * chunk..]) {
+                *block = self.table.quantize(x);
+            }
+        });
+    }
+
+    /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 16
+    /// rows, and no more than a fair share where a matrix is small.
+    fn tile_rows(&self, w: &Weight) -> usize {
+        let by_bytes = TASK_BYTES / w.row_bytes();
+        let fair = w.rows().div_ceil(4 * self.threads);
+        by_bytes.min(fair).next_multiple_of(16)
+    }
+}
+
+/// The work of an elementwise operation on two buffers of one shape.
+fn pairs<'a>(
+    op: &'static str,
+    rows: usize,
+    x: &'a mut Buffer,
+    y: &'a Buffer,
+) -> Result<(&'a mut [f32], &'a [f32]), OpError> {
+    let width = x.width();
+    Ok((x.rows_mut(op, rows, width)?, y.rows(op, rows, width)?))
+}
+
+impl Backend for Cpu {
+    type Buffer = Buffer;
+    type Weight = Weight;
+    type Vector = Vec<f32>;
+    type Kv = Kv;
+
+    fn info(&self) -> BackendInfo {
+        let level = self.level().to_string();
+        BackendInfo {
+            name: "cpu",
+            lane: Lane::Strict,
+            level,
+            threads: self.threads,
+        }
+    }
+
+    fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
+        Ok(weight)
+    }
+
+    fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
+        values
+    }
+
+    fn buffer(&self, rows: usize, width: usize) -> Buffer {
+        Buffer::new(rows, width)
+    }
+
+    fn write(&self, buffer: &mut Buffer, values: &[f32]) -> Result<(), OpError> {
+        let room = buffer.values_mut();
+        OpError::check_room("write", "values in the buffer", values.len(), room.len())?;
+        room[..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read(&self, buffer: &Buffer, out: &mut [f32]) -> Result<(), OpError> {
+        let values = buffer.values();
+        OpError::check_room("read", "values in the buffer", out.len(), values.len())?;
+        out.copy_from_slice(&values[..out.len()]);
+        Ok(())
+    }
+
+    fn copy_rows(
+        &self,
+        rows: usize,
+        src: &Buffer,
+        from: usize,
+        dst: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let width = src.width();
+        let src = &src.rows("copy_rows", from + rows, width)?[from * width..];
+        dst.rows_mut("copy_rows", rows, width)?.copy_from_slice(src);
+        Ok(())
+    }
+
+    fn kv(&self, layout: KvLayout) -> Kv {
+        Kv::new(layout)
+    }
+
+    fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buffer) -> Result<(), OpError> {
+        let vocab = table.rows();
+        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
+            return Err(OpError::Token { token, vocab });
+        }
+        let out = out.rows_mut("embed", tokens.len(), table.cols())?;
+        // One row a token, decoded by the format's own code: 0.1 % of a token's
+        // time at decode, and shared by the team in a batch.
+        for_chunks(&mut self.lock().team, out, table.cols(), |r, out| {
+            embed::embed(table, tokens[r], out).expect("token and width are checked above");
+        });
+        Ok(())
+    }
+
+    fn project(
+        &self,
+        rows: usize,
+        set: &[&Weight],
+        x: &Buffer,
+        out: &mut [&mut Buffer],
+    ) -> Result<(), OpError> {
+        OpError::check("project", "outputs in the set", set.len(), out.len())?;
+        let (Some(first), true) = (set.first(), rows > 0) else {
+            return Ok(());
+        };
+        let cols = first.cols();
+        let x = x.rows("project", rows, cols)?;
+        let mut outputs = Vec::with_capacity(set.len());
+        for (w, out) in set.iter().zip(out) {
+            OpError::check("project", "columns in the set", cols, w.cols())?;
+            let values = out.rows_mut("project", rows, w.rows())?;
+            outputs.push(Output {
+                values,
+                width: w.rows(),
+                tile: self.tile_rows(w),
+            });
+        }
+        let shared = &mut *self.lock();
+        if set.iter().any(|w| w.dtype().is_k_quant()) {
+            self.quantize(shared, x);
+        }
+        let (quantized, blocks) = (&shared.quantized, cols / QK);
+        for_tiles(&mut shared.team, &mut outputs, |which, range, tile| {
+            let w = set[which];
+            let n = w.row_bytes();
+            let bytes = &w.bytes()[range.start * n..range.end * n];
+            match w.dtype() {
+                DType::Q4K => self.table.matvec_q4_k(bytes, quantized, blocks, rows, tile),
+                DType::Q5K => self.table.matvec_q5_k(bytes, quantized, blocks, rows, tile),
+                DType::Q6K => self.table.matvec_q6_k(bytes, quantized, blocks, rows, tile),
+                DType::F16 => self.table.matvec_f16(bytes, x, cols, rows, tile),
+                DType::BF16 => self.table.matvec_bf16(bytes, x, cols, rows, tile),
+                DType::F32 => self.table.matvec_f32(bytes, x, cols, rows, tile),
+            }
+        });
+        Ok(())
+    }
+
+    fn rms_norm(
+        &self,
+        rows: usize,
+        x: &Buffer,
+        weight: Option<&Vec<f32>>,
+        eps: f32,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let width = weight.map_or(x.width(), Vec::len);
+        let x = x.rows("rms_norm", rows, width)?;
+        let out = out.rows_mut("rms_norm", rows, width)?;
+        for_chunks(&mut self.lock().team, out, width, |r, out| {
+            let x = &x[r * width..][..width];
+            self.table.rms_norm(x, weight.map(Vec::as_slice), eps, out);
+        });
+        Ok(())
+    }
+
+    fn head_norm(
+        &self,
+        rows: usize,
+        x: &mut Buffer,
+        weight: &Vec<f32>,
+        eps: f32,
+    ) -> Result<(), OpError> {
+        let width = x.width();
+        OpError::check(
+            "head_norm",
+            "values past whole heads",
+            0,
+            width % weight.len().max(1),
+        )?;
+        let x = x.rows_mut("head_norm", rows, width)?;
+        for_chunks(&mut self.lock().team, x, width, |_, x| {
+            self.table.head_norm(x, weight, eps)
+        });
+        Ok(())
+    }
+
+    fn add_rms_norm(
+        &self,
+        rows: usize,
+        x: &mut Buffer,
+        y: &Buffer,
+        weight: &Vec<f32>,
+        eps: f32,
+    ) -> Result<(), OpError> {
+        let width = weight.len();
+        let x = x.rows_mut("add_rms_norm", rows, width)?;
+        let y = y.rows("add_rms_norm", rows, width)?;
+        for_chunks(&mut self.lock().team, x, width, |r, x| {
+            self.table
+                .add_rms_norm(x, &y[r * width..][..width], weight, eps);
+        });
+        Ok(())
+    }
+
+    fn rope(&self, rows: usize, x: &mut Buffer, table: &RopeTable) -> Result<(), OpError> {
+        let width = x.width();
+        let head = (2 * table.pairs()).max(1);
+        OpError::check("rope", "values past whole heads", 0, width % head)?;
+        OpError::check_room("rope", "positions in the table", rows, table.rows())?;
+        let x = x.rows_mut("rope", rows, width)?;
+        for_chunks(&mut self.lock().team, x, width, |r, x| {
+            let (cos, sin) = table.row(r);
+            self.table.rope(x, cos, sin);
+        });
+        Ok(())
+    }
+
+    fn kv_store(
+        &self,
+        kv: &mut Kv,
+        first: usize,
+        rows: usize,
+        k: &Buffer,
+        v: &Buffer,
+    ) -> Result<(), OpError> {
+        let (heads, d) = (kv.layout().kv_heads, kv.layout().head_dim);
+        let k = k.rows("kv_store", rows, heads * d)?;
+        let v = v.rows("kv_store", rows, heads * d)?;
+        for r in 0..rows {
+            for head in 0..heads {
+                let at = r * heads * d + head * d;
+                let position = first + r;
+                let (k_chunk, v_row) = kv.slot_mut(position, head)?;
+                let slot = position % muser_ops::attention::CHUNK;
+                self.table
+                    .kv_store(&k[at..][..d], &v[at..][..d], slot, k_chunk, v_row);
+            }
+        }
+        Ok(())
+    }
+
+    fn attention(
+        &self,
+        desc: &Attention,
+        first: usize,
+        rows: usize,
+        q: &Buffer,
+        kv: &Kv,
+        out: &mut Buffer,
+    ) -> Result<(), OpError> {
+        let (heads, d) = (desc.heads, desc.head_dim);
+        OpError::check("attention", "KV heads", kv.layout().kv_heads, desc.kv_heads)?;
+        OpError::check("attention", "head size", kv.layout().head_dim, d)?;
+        let group = heads / desc.kv_heads.max(1);
+        OpError::check("attention", "heads", group * desc.kv_heads, heads)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        if first + rows > kv.end() {
+            return Err(OpError::Position {
+                position: first + rows - 1,
+                context: kv.end(),
+            });
+        }
+        let q = q.rows("attention", rows, heads * d)?;
+        let out = out.rows_mut("attention", rows, heads * d)?;
+        let chunk = group * d;
+        for_chunks(&mut self.lock().team, out, chunk, |i, out| {
+            let (r, head) = (i / desc.kv_heads, i % desc.kv_heads);
+            let q = &q[i * chunk..][..chunk];
+            self.table
+                .attention(desc, first + r, q, &kv.head(head), out);
+        });
+        Ok(())
+    }
+
+    fn sigmoid_gate(&self, rows: usize, x: &mut Buffer, gate: &Buffer) -> Result<(), OpError> {
+        let (x, gate) = pairs("sigmoid_gate", rows, x, gate)?;
+        for_chunks(&mut self.lock().team, x, TASK_VALUES, |i, x| {
+            self.table
+                .sigmoid_gate(x, &gate[i * TASK_VALUES..][..x.len()]);
+        });
+        Ok(())
+    }
+
+    fn silu_product(&self, rows: usize, gate: &mut Buffer, up: &Buffer) -> Result<(), OpError> {
+        let (gate, up) = pairs("silu_product", rows, gate, up)?;
+        for_chunks(&mut self.lock().team, gate, TASK_VALUES, |i, gate| {
+            self.table
+                .silu_product(gate, &up[i * TASK_VALUES..][..gate.len()]);
+        });
+        Ok(())
+    }
+
+    fn soft_cap(
+        &self,
+        rows: usize,
+        x: &mut Buffer,
+        scale: f32,
+        cap: Option<f32>,
+    ) -> Result<(), OpError> {
+        let width = x.width();
+        let x = x.rows_mut("soft_cap", rows, width)?;
+        for_chunks(&mut self.lock().team, x, TASK_VALUES, |_, x| {
+            self.table.soft_cap(x, scale, cap)
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+//! Activations: `[rows, width]` f32, aligned to a cache line.
+
+use muser_ops::OpError;
+
+/// One cache line of values.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// A buffer of the CPU backend.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    width: usize,
+    len: usize,
+    lines: Vec<Line>,
+}
+
+impl Buffer {
+    /// Zeros.
+    pub(crate) fn new(rows: usize, width: usize) -> Self {
+        let len = rows * width;
+        Self {
+            width,
+            len,
+            lines: vec![Line([0.0; 16]); len.div_ceil(16)],
+        }
+    }
+
+    /// Values in a row.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// All values.
+    pub(crate) fn values(&self) -> &[f32] {
+        &lines_as_values(&self.lines)[..self.len]
+    }
+
+    /// All values.
+    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
+        &mut lines_as_values_mut(&mut self.lines)[..self.len]
+    }
+
+    /// The first `rows` rows, if the buffer has them at this width.
+    pub(crate) fn rows(
+        &self,
+        op: &'static str,
+        rows: usize,
+        width: usize,
+    ) -> Result<&[f32], OpError> {
+        self.check(op, rows, width)?;
+        Ok(&self.values()[..rows * width])
+    }
+
+    /// The first `rows` rows, if the buffer has them at this width.
+    pub(crate) fn rows_mut(
+        &mut self,
+        op: &'static str,
+        rows: usize,
+        width: usize,
+    ) -> Result<&mut [f32], OpError> {
+        self.check(op, rows, width)?;
+        Ok(&mut self.values_mut()[..rows * width])
+    }
+
+    fn check(&self, op: &'static str, rows: usize, width: usize) -> Result<(), OpError> {
+        OpError::check(op, "width", width, self.width)?;
+        OpError::check_room(op, "values in the buffer", rows * width, self.len)
+    }
+}
+
+fn lines_as_values(lines: &[Line]) -> &[f32] {
+    // SAFETY: a line is 16 f32 without padding (`repr(C)`, 64 bytes, 64-byte
+    // alignment), so `n` lines are `16 n` values of a stricter alignment.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 16) }
+}
+
+fn lines_as_values_mut(lines: &mut [Line]) -> &mut [f32] {
+    // SAFETY: as above; the borrow is exclusive.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
+}
+
+const _: () = assert!(size_of::<Line>() == 64);

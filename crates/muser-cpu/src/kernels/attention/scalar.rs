@@ -1,0 +1,3 @@
+//! Attention, one value at a time.
+
+super::kernels!(scalar);

@@ -1,0 +1,94 @@
+//! The sigmoid gate, the SiLU product and the soft-capped logits.
+//!
+//! Contract: [`muser_ops::elementwise`]. Bound by the arithmetic of exp and a
+//! division, about 25 instructions a vector. A tail shorter than a vector goes
+//! through the same instructions in a padded one.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod scalar;
+
+/// `x_i = f(x_i, y_i)` over both slices, in the vectors of `$v`.
+macro_rules! map {
+    ($v:ident, $x:expr, $y:expr, $f:expr) => {{
+        let (x, y) = ($x, $y);
+        let whole = x.len() / $v::LANES * $v::LANES;
+        for at in (0..whole).step_by($v::LANES) {
+            let value = $f($v::load(x, at), $v::load(y, at));
+            $v::store(x, at, value);
+        }
+        let n = x.len() - whole;
+        if n > 0 {
+            let (mut a, mut b) = ([0.0; $v::LANES], [0.0; $v::LANES]);
+            a[..n].copy_from_slice(&x[whole..]);
+            b[..n].copy_from_slice(&y[whole..whole + n]);
+            let value = $f($v::load(&a, 0), $v::load(&b, 0));
+            $v::store(&mut a, 0, value);
+            x[whole..].copy_from_slice(&a[..n]);
+        }
+    }};
+}
+
+/// The kernels of one level.
+macro_rules! kernels {
+    ($level:ident $(, $features:literal)?) => {
+        use super::map;
+        use crate::simd::$level as v;
+
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn gated(x: v::V, g: v::V) -> v::V {
+            v::mul(x, v::sigmoid(g))
+        }
+
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn product(g: v::V, u: v::V) -> v::V {
+            v::mul(v::silu(g), u)
+        }
+
+        /// `x *= sigmoid(gate)`.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
+            map!(v, x, gate, gated);
+        }
+
+        /// `gate = silu(gate) * up`.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn silu_product(gate: &mut [f32], up: &[f32]) {
+            map!(v, gate, up, product);
+        }
+
+        /// Scaled and, with a cap, soft-capped values.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
+            let Some(cap) = cap else {
+                x.iter_mut().for_each(|x| *x *= scale);
+                return;
+            };
+            let inverse = 1.0 / cap;
+            let whole = x.len() / v::LANES * v::LANES;
+            let mut tail = [0.0; v::LANES];
+            let n = x.len() - whole;
+            tail[..n].copy_from_slice(&x[whole..]);
+            for at in (0..whole).step_by(v::LANES) {
+                let y = capped(v::load(x, at), scale, inverse, cap);
+                v::store(x, at, y);
+            }
+            let y = capped(v::load(&tail, 0), scale, inverse, cap);
+            v::store(&mut tail, 0, y);
+            x[whole..].copy_from_slice(&tail[..n]);
+        }
+
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn capped(x: v::V, scale: f32, inverse: f32, cap: f32) -> v::V {
+            let scaled = v::mul(v::mul(x, v::splat(scale)), v::splat(inverse));
+            v::mul(v::tanh(scaled), v::splat(cap))
+        }
+    };
+}
+
+use {kernels, map};

@@ -1,0 +1,3 @@
+//! Elementwise operations, one value at a time.
+
+super::kernels!(scalar);

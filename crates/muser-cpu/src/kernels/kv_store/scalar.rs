@@ -1,0 +1,3 @@
+//! The KV store, one value at a time.
+
+super::kernels!(scalar);

@@ -1,0 +1,3 @@
+//! RMS norms, one value at a time.
+
+super::kernels!(scalar);

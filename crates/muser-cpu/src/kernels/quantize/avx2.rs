@@ -1,0 +1,71 @@
+//! Q8_K quantisation in vectors of 8.
+//!
+//! `vcvtps2dq` rounds to nearest even as the contract asks; the product before
+//! it is a multiplication of its own, never an fma.
+
+use super::Block;
+use crate::simd::avx2 as v;
+use muser_quant::QK;
+use std::arch::x86_64::*;
+
+/// Quantises one block.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn quantize(x: &[f32; QK]) -> Block {
+    let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+    let mut top = _mm256_setzero_si256();
+    for at in (0..QK).step_by(8) {
+        let bits = _mm256_and_si256(_mm256_castps_si256(v::load(x, at)), magnitude);
+        top = _mm256_max_epu32(top, bits);
+    }
+    let four = _mm_max_epu32(
+        _mm256_castsi256_si128(top),
+        _mm256_extracti128_si256::<1>(top),
+    );
+    let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+    let one = _mm_max_epu32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two));
+    let max_bits = _mm_cvtsi128_si32(one).cast_unsigned();
+    if let Some(block) = Block::special(max_bits) {
+        return block;
+    }
+    let iscale = -127.0 / first_of_magnitude(x, max_bits);
+    let mut block = Block::zeros(1.0 / iscale);
+    let factor = _mm256_set1_ps(iscale);
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for at in (0..QK).step_by(32) {
+        let mut i = [_mm256_setzero_si256(); 4];
+        for (j, i) in i.iter_mut().enumerate() {
+            let scaled = _mm256_mul_ps(v::load(x, at + 8 * j), factor);
+            *i = _mm256_min_epi32(_mm256_cvtps_epi32(scaled), _mm256_set1_epi32(127));
+        }
+        let low = _mm256_packs_epi32(i[0], i[1]);
+        let high = _mm256_packs_epi32(i[2], i[3]);
+        // The packs work in 128-bit lanes: put the eight quarters in order.
+        let q = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+        v::store_codes(&mut block.q, at, q);
+        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+        let quads = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        let s = _mm256_hadd_epi32(quads, quads);
+        let s = _mm256_hadd_epi32(s, s);
+        block.sums16[at / 16] = _mm256_extract_epi32::<0>(s) as i16;
+        block.sums16[at / 16 + 1] = _mm256_extract_epi32::<4>(s) as i16;
+    }
+    block.pair_sums();
+    block
+}
+
+/// The first value whose magnitude has these bits.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
+    let want = _mm256_set1_epi32(max_bits.cast_signed());
+    let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+    for at in (0..QK).step_by(8) {
+        let bits = _mm256_and_si256(_mm256_castps_si256(v::load(x, at)), magnitude);
+        let equal = _mm256_castsi256_ps(_mm256_cmpeq_epi32(bits, want));
+        let mask = _mm256_movemask_ps(equal);
+        if mask != 0 {
+            return x[at + mask.trailing_zeros() as usize];
+        }
+    }
+    0.0
+}

@@ -1,0 +1,65 @@
+//! Q8_K quantisation in vectors of 16.
+//!
+//! `vpmovsdb` narrows with saturation, which also is the `min(127, …)` of the
+//! contract; `vpdpbusd` with ones sums four codes at once.
+
+use super::Block;
+use crate::simd::avx512 as v;
+use muser_quant::QK;
+use std::arch::x86_64::*;
+
+/// Quantises one block.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn quantize(x: &[f32; QK]) -> Block {
+    let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+    let mut top = _mm512_setzero_si512();
+    for at in (0..QK).step_by(16) {
+        let bits = _mm512_and_si512(_mm512_castps_si512(v::load(x, at)), magnitude);
+        top = _mm512_max_epu32(top, bits);
+    }
+    let max_bits = _mm512_reduce_max_epu32(top);
+    if let Some(block) = Block::special(max_bits) {
+        return block;
+    }
+    let iscale = -127.0 / first_of_magnitude(x, max_bits);
+    let mut block = Block::zeros(1.0 / iscale);
+    let factor = _mm512_set1_ps(iscale);
+    for at in (0..QK).step_by(16) {
+        let scaled = _mm512_mul_ps(v::load(x, at), factor);
+        let q = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(scaled));
+        v::store_codes16(&mut block.q, at, q);
+    }
+    let ones = _mm512_set1_epi8(1);
+    for at in (0..QK).step_by(64) {
+        let codes = v::load_codes(&block.q, at);
+        let quads = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, codes);
+        let sums = v::sum_lanes(quads);
+        let sums = [
+            _mm_extract_epi32::<0>(sums),
+            _mm_extract_epi32::<1>(sums),
+            _mm_extract_epi32::<2>(sums),
+            _mm_extract_epi32::<3>(sums),
+        ];
+        for (s, sum) in block.sums16[at / 16..][..4].iter_mut().zip(sums) {
+            *s = sum as i16;
+        }
+    }
+    block.pair_sums();
+    block
+}
+
+/// The first value whose magnitude has these bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
+    let want = _mm512_set1_epi32(max_bits.cast_signed());
+    let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+    for at in (0..QK).step_by(16) {
+        let bits = _mm512_and_si512(_mm512_castps_si512(v::load(x, at)), magnitude);
+        let mask = _mm512_cmpeq_epi32_mask(bits, want);
+        if mask != 0 {
+            return x[at + mask.trailing_zeros() as usize];
+        }
+    }
+    0.0
+}

@@ -1,0 +1,65 @@
+//! Quantising activations to Q8_K, 256 values at a time.
+//!
+//! Contract: [`muser_quant::q8_k::BlockQ8K::quantize`]. Here the block carries
+//! its sums twice, of 16 and of 32 codes, as the formats want them, and is laid
+//! out for aligned loads.
+//!
+//! Magnitudes are compared as integers: the bits of |x| order as |x| does, and
+//! anything from 0x7f800000 up is not finite.
+//!
+//! Traffic: 1,024 bytes in, 320 out; 6,656 values are 26 blocks, about 1.5 µs.
+
+use muser_quant::QK;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod scalar;
+
+/// One quantised block of activations.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Block {
+    /// The codes.
+    pub(crate) q: [i8; QK],
+    /// The sum of each 16 codes.
+    pub(crate) sums16: [i16; QK / 16],
+    /// The sum of each 32 codes.
+    pub(crate) sums32: [i16; QK / 32],
+    /// The scale.
+    pub(crate) d: f32,
+}
+
+const _: () = assert!(size_of::<Block>() == 320);
+
+impl Block {
+    /// The block of zeros, with this scale.
+    pub(crate) const fn zeros(d: f32) -> Self {
+        Self {
+            q: [0; QK],
+            sums16: [0; QK / 16],
+            sums32: [0; QK / 32],
+            d,
+        }
+    }
+
+    /// What the bits of the largest magnitude decide: a block of zeros, or
+    /// `None` if there is something to quantise.
+    #[inline]
+    fn special(max_bits: u32) -> Option<Self> {
+        if max_bits >= f32::INFINITY.to_bits() {
+            return Some(Self::zeros(f32::NAN));
+        }
+        let max = f32::from_bits(max_bits);
+        (max == 0.0 || (-127.0 / max).is_infinite()).then_some(Self::zeros(0.0))
+    }
+
+    /// The sums of 32 from those of 16.
+    #[inline]
+    fn pair_sums(&mut self) {
+        for (s, pair) in self.sums32.iter_mut().zip(self.sums16.as_chunks::<2>().0) {
+            *s = pair[0] + pair[1];
+        }
+    }
+}

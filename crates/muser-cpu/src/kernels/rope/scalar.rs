@@ -1,0 +1,3 @@
+//! RoPE, one pair at a time.
+
+super::kernels!(scalar);

@@ -1,0 +1,95 @@
+//! Instruction-set levels, found at run time.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A level of the CPU's instruction set. Every level computes the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// No vector extension is assumed.
+    Scalar,
+    /// AVX2 with FMA and F16C (x86-64-v3).
+    Avx2,
+    /// AVX-512 F, BW, DQ, VL and VNNI, over AVX2.
+    Avx512,
+}
+
+impl Level {
+    /// Every level, the lowest first.
+    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+
+    /// The name on command lines: `scalar`, `avx2`, `avx512`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this machine has the level.
+    pub fn is_available(self) -> bool {
+        self.missing().is_empty()
+    }
+
+    /// The features of the level that this machine lacks.
+    pub fn missing(self) -> Vec<&'static str> {
+        let mut missing = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            macro_rules! need {
+                ($($feature:tt),*) => {
+                    $(if !std::arch::is_x86_feature_detected!($feature) {
+                        missing.push($feature);
+                    })*
+                };
+            }
+            if self >= Self::Avx2 {
+                need!("avx2", "fma", "f16c");
+            }
+            if self >= Self::Avx512 {
+                need!("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni");
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        if self > Self::Scalar {
+            missing.push("x86-64");
+        }
+        missing
+    }
+
+    /// The levels that this machine has, the best last.
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|l| l.is_available()).collect()
+    }
+
+    /// The best level that this machine has.
+    pub fn best() -> Self {
+        Self::ALL
+            .into_iter()
+            .rfind(|l| l.is_available())
+            .unwrap_or(Self::Scalar)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A level's name that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown level {0:?}: expected scalar, avx2 or avx512")]
+pub struct UnknownLevel(String);
+
+impl FromStr for Level {
+    type Err = UnknownLevel;
+
+    fn from_str(s: &str) -> Result<Self, UnknownLevel> {
+        Self::ALL
+            .into_iter()
+            .find(|l| l.name() == s)
+            .ok_or_else(|| UnknownLevel(s.to_owned()))
+    }
+}

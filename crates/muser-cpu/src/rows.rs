@@ -1,0 +1,181 @@
+//! Buffers cut among the tasks of a dispatch.
+//!
+//! Two cuts, both safe to call: whole chunks of one slice
+//! ([`for_chunks`]), and ranges of output rows of several matrices of
+//! activations ([`for_tiles`]), where a task's part of a `[columns, rows]`
+//! buffer is a stripe and no slice. `unsafe` in this module: handing disjoint
+//! parts of a `&mut` to several threads.
+
+use crate::team::Team;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A `&mut [T]` whose parts go to several threads.
+struct Parts<'a, T> {
+    start: *mut T,
+    len: usize,
+    owner: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: the pointer stands for a `&mut [T]`; parts of it may be used from
+// other threads as long as they do not overlap, which each use states.
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
+
+impl<'a, T> Parts<'a, T> {
+    fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            start: slice.as_mut_ptr(),
+            len: slice.len(),
+            owner: PhantomData,
+        }
+    }
+}
+
+/// Calls `f(i, chunk i)` for the chunks of `chunk` values (the last may be
+/// shorter), shared among the team.
+pub(crate) fn for_chunks<T: Send>(
+    team: &mut Team,
+    data: &mut [T],
+    chunk: usize,
+    f: impl Fn(usize, &mut [T]) + Sync,
+) {
+    let parts = Parts::new(data);
+    team.run(parts.len.div_ceil(chunk), &|i| {
+        let parts = &parts;
+        let at = i * chunk;
+        let n = chunk.min(parts.len - at);
+        // SAFETY: `run` gives each i to one task; the ranges at.. of different
+        // i do not overlap and end at `len`; the data outlives `run`.
+        f(i, unsafe {
+            std::slice::from_raw_parts_mut(parts.start.add(at), n)
+        });
+    });
+}
+
+/// The rows `rows` of a `[columns, width]` output, for writing.
+///
+/// Row r of the tile is row `rows.start + r` of the matrix; a value lies at
+/// `column · width + row`.
+pub(crate) struct Tile<'a> {
+    start: *mut f32,
+    len: usize,
+    width: usize,
+    first: usize,
+    rows: usize,
+    owner: PhantomData<&'a mut [f32]>,
+}
+
+impl Tile<'_> {
+    /// Rows of the tile.
+    #[inline]
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Writes consecutive rows from `row` on of one column. What reaches past
+    /// the tile's last row is left out: kernels compute whole blocks of rows.
+    #[inline]
+    pub(crate) fn set(&mut self, column: usize, row: usize, values: &[f32]) {
+        assert!(row < self.rows, "row {row} of a tile of {}", self.rows);
+        let n = values.len().min(self.rows - row);
+        let at = column * self.width + self.first + row;
+        assert!(at + n <= self.len, "column {column} of a tile");
+        // SAFETY: rows row .. row + n are inside this tile's own rows of the
+        // column, which no other tile shares, and inside the buffer.
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.start.add(at), n) };
+    }
+}
+
+/// One output of a projection set: `[columns, width]`.
+pub(crate) struct Output<'a> {
+    /// The values, at least `columns · width`.
+    pub(crate) values: &'a mut [f32],
+    /// Rows of the matrix.
+    pub(crate) width: usize,
+    /// Rows in one task.
+    pub(crate) tile: usize,
+}
+
+/// Calls `f(which output, rows, tile)` for every range of rows of every
+/// output, all of them one pool shared among the team.
+pub(crate) fn for_tiles(
+    team: &mut Team,
+    outputs: &mut [Output<'_>],
+    f: impl Fn(usize, Range<usize>, &mut Tile<'_>) + Sync,
+) {
+    let counts: Vec<usize> = outputs.iter().map(|o| o.width.div_ceil(o.tile)).collect();
+    let cuts: Vec<(Parts<'_, f32>, usize, usize)> = outputs
+        .iter_mut()
+        .map(|o| (Parts::new(o.values), o.width, o.tile))
+        .collect();
+    team.run(counts.iter().sum(), &|mut i| {
+        let mut which = 0;
+        while i >= counts[which] {
+            i -= counts[which];
+            which += 1;
+        }
+        let (parts, width, size) = &cuts[which];
+        let rows = i * size..((i + 1) * size).min(*width);
+        // `run` gives each (output, range of rows) to one task, so the tiles
+        // are disjoint; the buffers outlive `run`.
+        let mut tile = Tile {
+            start: parts.start,
+            len: parts.len,
+            width: *width,
+            first: rows.start,
+            rows: rows.len(),
+            owner: PhantomData,
+        };
+        f(which, rows, &mut tile);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_the_slice_once() {
+        let mut team = Team::new(3).unwrap();
+        let mut data = vec![0usize; 1000];
+        for_chunks(&mut team, &mut data, 7, |i, c| {
+            c.iter_mut().for_each(|v| *v += i + 1)
+        });
+        assert!(data.iter().enumerate().all(|(at, &v)| v == at / 7 + 1));
+    }
+
+    #[test]
+    fn tiles_cover_every_row_of_every_column_once() {
+        let mut team = Team::new(2).unwrap();
+        let (mut a, mut b) = (vec![0.0; 3 * 10], vec![0.0; 3 * 5]);
+        let mut outputs = [
+            Output {
+                values: &mut a,
+                width: 10,
+                tile: 4,
+            },
+            Output {
+                values: &mut b,
+                width: 5,
+                tile: 4,
+            },
+        ];
+        for_tiles(&mut team, &mut outputs, |which, rows, tile| {
+            for column in 0..3 {
+                for r in (0..tile.rows()).step_by(4) {
+                    let first = (100 * which + 10 * column + rows.start + r) as f32;
+                    // Four values even where fewer rows are left.
+                    tile.set(column, r, &[first, first + 1.0, first + 2.0, first + 3.0]);
+                }
+            }
+        });
+        for column in 0..3 {
+            for row in 0..10 {
+                assert_eq!(a[column * 10 + row], (10 * column + row) as f32);
+            }
+            for row in 0..5 {
+                assert_eq!(b[column * 5 + row], (100 + 10 * column + row) as f32);
+            }
+        }
+    }
+}

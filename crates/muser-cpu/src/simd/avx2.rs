@@ -1,0 +1,308 @@
+//! The avx2 level: vectors of 8 f32, with FMA and F16C.
+//!
+//! | name | instruction | Zen 4 / Zen 5 latency | Skylake latency |
+//! |---|---|---|---|
+//! | `add`, `mul`, `fma` | vaddps, vmulps, vfmadd | 3, 3, 4 | 4, 4, 4 |
+//! | `div` | vdivps ymm | 11, one in 5 cycles | 11, one in 5 |
+//! | `load_f16` | vcvtph2ps ymm, m128 | 5 | 7 |
+//! | `round` | vroundps | 3 | 8 |
+
+use std::arch::x86_64::*;
+
+/// Eight values.
+pub(crate) type V = __m256;
+/// Values in a vector.
+pub(crate) const LANES: usize = 8;
+/// Query heads that attention treats at once: 2 × 4 accumulators, 4 of K or
+/// V, one broadcast, of 16 registers.
+pub(crate) const HEAD_BLOCK: usize = 2;
+
+macro_rules! lanes {
+    ($x:expr, $at:expr, $n:expr) => {
+        $x[$at..][..$n].as_ptr()
+    };
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load(x: &[f32], at: usize) -> V {
+    // SAFETY: the slice expression has checked eight values.
+    unsafe { _mm256_loadu_ps(lanes!(x, at, 8)) }
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
+    // SAFETY: the slice expression has checked eight values.
+    unsafe { _mm256_storeu_ps(x[at..][..8].as_mut_ptr(), v) }
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
+    // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
+    unsafe { _mm256_loadu_ps(lanes!(x, 4 * at, 32).cast()) }
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_f16_bytes(x: &[u8], at: usize) -> V {
+    _mm256_cvtph_ps(load128(x, 2 * at))
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
+    let wide = _mm256_cvtepu16_epi32(load128(x, 2 * at));
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
+    // SAFETY: the slice expression has checked eight values.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(lanes!(x, at, 8).cast()) })
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
+    let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+    // SAFETY: the slice expression has checked eight values.
+    unsafe { _mm_storeu_si128(x[at..][..8].as_mut_ptr().cast(), half) }
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn splat(x: f32) -> V {
+    _mm256_set1_ps(x)
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn add(a: V, b: V) -> V {
+    _mm256_add_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn sub(a: V, b: V) -> V {
+    _mm256_sub_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn mul(a: V, b: V) -> V {
+    _mm256_mul_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn div(a: V, b: V) -> V {
+    _mm256_div_ps(a, b)
+}
+/// a · b + c, rounded once.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn fma(a: V, b: V, c: V) -> V {
+    _mm256_fmadd_ps(a, b, c)
+}
+/// a > b ? a : b, lane by lane: the second if they do not compare.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn max(a: V, b: V) -> V {
+    _mm256_max_ps(a, b)
+}
+/// a < b ? a : b, lane by lane: the second if they do not compare.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn min(a: V, b: V) -> V {
+    _mm256_min_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn round(a: V) -> V {
+    _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn abs(a: V) -> V {
+    _mm256_andnot_ps(_mm256_set1_ps(-0.0), a)
+}
+/// The magnitude of `a` with the sign of `s`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn copysign(a: V, s: V) -> V {
+    let sign = _mm256_and_ps(_mm256_set1_ps(-0.0), s);
+    _mm256_or_ps(abs(a), sign)
+}
+/// a < b ? x : y, lane by lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
+    _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
+}
+/// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn scale_by_power(p: V, n: V) -> V {
+    let n = _mm256_cvtps_epi32(n);
+    let half = _mm256_srai_epi32::<1>(n);
+    let rest = _mm256_sub_epi32(n, half);
+    let bias = _mm256_set1_epi32(127);
+    let a = _mm256_slli_epi32::<23>(_mm256_add_epi32(half, bias));
+    let b = _mm256_slli_epi32::<23>(_mm256_add_epi32(rest, bias));
+    mul(mul(p, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b))
+}
+/// Interleaved pairs (x0, y0, x1, y1, …) turned by the angles of each pair:
+/// x·c - y·s and x·s + y·c, products and sum rounded. Does whole groups of
+/// eight pairs and says how many pairs it did.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
+    let pairs = cos.len() / 4 * 4;
+    let twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    for p in (0..pairs).step_by(4) {
+        let v = load(x, 2 * p);
+        // SAFETY: the slice expressions have checked four values.
+        let (c, s) = unsafe {
+            (
+                _mm_loadu_ps(lanes!(cos, p, 4)),
+                _mm_loadu_ps(lanes!(sin, p, 4)),
+            )
+        };
+        let c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(c), twice);
+        let s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(s), twice);
+        let swapped = _mm256_permute_ps::<0b10_11_00_01>(v);
+        // Even lanes subtract, odd lanes add; no fma.
+        store(x, 2 * p, _mm256_addsub_ps(mul(v, c), mul(swapped, s)));
+    }
+    pairs
+}
+/// The halving tree over the lanes of one vector.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn halve_lanes(v: V) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// 16 bytes from `at`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load128(x: &[u8], at: usize) -> __m128i {
+    // SAFETY: the slice expression has checked 16 bytes; the load is unaligned.
+    unsafe { _mm_loadu_si128(lanes!(x, at, 16).cast()) }
+}
+/// 32 bytes from `at`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
+    // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
+    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+}
+/// 32 codes from `at`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m256i {
+    // SAFETY: the slice expression has checked 32 codes; the load is unaligned.
+    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+}
+/// Eight 16-bit sums.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_sums8(x: &[i16; 8]) -> __m128i {
+    // SAFETY: the array has 16 bytes.
+    unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
+}
+/// Sixteen 16-bit sums.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
+    // SAFETY: the array has 32 bytes.
+    unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
+}
+/// Four values out.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
+    let mut out = [0.0; 4];
+    // SAFETY: the array has 16 bytes.
+    unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) };
+    out
+}
+/// 32 codes into `q[at..]`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn store_codes(q: &mut [i8; 256], at: usize, v: __m256i) {
+    // SAFETY: the slice expression has checked 32 codes.
+    unsafe { _mm256_storeu_si256(q[at..][..32].as_mut_ptr().cast(), v) }
+}
+/// The horizontal sums of four vectors of eight i32, as four i32.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn sum4(v: [__m256i; 4]) -> __m128i {
+    let a = _mm256_hadd_epi32(v[0], v[1]);
+    let b = _mm256_hadd_epi32(v[2], v[3]);
+    let c = _mm256_hadd_epi32(a, b);
+    _mm_add_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256::<1>(c))
+}
+/// The horizontal sums of four vectors of four i32, as four i32.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn sum4_narrow(v: [__m128i; 4]) -> __m128i {
+    _mm_hadd_epi32(_mm_hadd_epi32(v[0], v[1]), _mm_hadd_epi32(v[2], v[3]))
+}
+/// The f16 values at byte `at` of four blocks.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
+    let bits = |b: &[u8]| i64::from(u16::from_le_bytes([b[at], b[at + 1]]));
+    let all =
+        bits(blocks[0]) | bits(blocks[1]) << 16 | bits(blocks[2]) << 32 | bits(blocks[3]) << 48;
+    _mm_cvtph_ps(_mm_cvtsi64_si128(all))
+}
+/// `f32(sum) · (factor · y) + acc` in each of four rows: one link of the chain.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
+    let scaled = _mm_mul_ps(factor, _mm_set1_ps(y));
+    _mm_fmadd_ps(_mm_cvtepi32_ps(sum), scaled, acc)
+}
+/// The difference of the two chains.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn difference4(a: __m128, b: __m128) -> [f32; 4] {
+    to_array4(_mm_sub_ps(a, b))
+}
+/// A chain at its beginning.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn zero4() -> __m128 {
+    _mm_setzero_ps()
+}
+
+/// The scales of a Q4_K or Q5_K block as i16 in both 128-bit lanes, and its
+/// minima as i16.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
+    let header = load128(w, 0);
+    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    let low = _mm_shuffle_epi32::<0b11_10_11_01>(header);
+    let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(header));
+    let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4));
+    let low_mask = _mm_setr_epi32(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f);
+    let high_mask = _mm_setr_epi32(0, 0x3030_3030, 0, 0x3030_3030);
+    let both = _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, high_mask));
+    let wide = _mm256_cvtepu8_epi16(both);
+    (
+        _mm256_permute2x128_si256::<0x00>(wide, wide),
+        _mm256_extracti128_si256::<1>(wide),
+    )
+}
+/// Σ scale · code · activation in 8 lanes; vector j of codes is sub-block j.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
+    let mut sum = _mm256_setzero_si256();
+    for (j, &codes) in codes.iter().enumerate() {
+        let pick = _mm256_set1_epi16(i16::from_le_bytes([2 * j as u8, 2 * j as u8 + 1]));
+        let scale = _mm256_shuffle_epi8(scales, pick);
+        let pairs = _mm256_maddubs_epi16(codes, load_codes(q, 32 * j));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, scale));
+    }
+    sum
+}
+
+super::math::functions!("avx2,fma,f16c");

@@ -1,0 +1,314 @@
+//! The avx512 level: vectors of 16 f32; F, BW, DQ, VL and VNNI.
+//!
+//! Zen 4 executes a 512-bit instruction as two halves, Zen 5 and Intel whole;
+//! either way one instruction does the work of two and half as many loads are
+//! in flight for the same bytes. VNNI's `vpdpbusd` (4 products and their sum)
+//! replaces the pair `vpmaddubsw`, `vpmaddwd` of the avx2 level and cannot
+//! saturate.
+
+use std::arch::x86_64::*;
+
+/// Sixteen values.
+pub(crate) type V = __m512;
+/// Values in a vector.
+pub(crate) const LANES: usize = 16;
+/// Query heads that attention treats at once: 4 × 4 accumulators, 4 of K or V,
+/// one broadcast, of 32 registers.
+pub(crate) const HEAD_BLOCK: usize = 4;
+
+macro_rules! lanes {
+    ($x:expr, $at:expr, $n:expr) => {
+        $x[$at..][..$n].as_ptr()
+    };
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load(x: &[f32], at: usize) -> V {
+    // SAFETY: the slice expression has checked 16 values.
+    unsafe { _mm512_loadu_ps(lanes!(x, at, 16)) }
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
+    // SAFETY: the slice expression has checked 16 values.
+    unsafe { _mm512_storeu_ps(x[at..][..16].as_mut_ptr(), v) }
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
+    // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
+    unsafe { _mm512_loadu_ps(lanes!(x, 4 * at, 64).cast()) }
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load_f16_bytes(x: &[u8], at: usize) -> V {
+    _mm512_cvtph_ps(load256(x, 2 * at))
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
+    let wide = _mm512_cvtepu16_epi32(load256(x, 2 * at));
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
+    // SAFETY: the slice expression has checked 16 values.
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(lanes!(x, at, 16).cast()) })
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
+    let half = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+    // SAFETY: the slice expression has checked 16 values.
+    unsafe { _mm256_storeu_si256(x[at..][..16].as_mut_ptr().cast(), half) }
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn splat(x: f32) -> V {
+    _mm512_set1_ps(x)
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn add(a: V, b: V) -> V {
+    _mm512_add_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn sub(a: V, b: V) -> V {
+    _mm512_sub_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn mul(a: V, b: V) -> V {
+    _mm512_mul_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn div(a: V, b: V) -> V {
+    _mm512_div_ps(a, b)
+}
+/// a · b + c, rounded once.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn fma(a: V, b: V, c: V) -> V {
+    _mm512_fmadd_ps(a, b, c)
+}
+/// a > b ? a : b, lane by lane: the second if they do not compare.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn max(a: V, b: V) -> V {
+    _mm512_max_ps(a, b)
+}
+/// a < b ? a : b, lane by lane: the second if they do not compare.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn min(a: V, b: V) -> V {
+    _mm512_min_ps(a, b)
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn round(a: V) -> V {
+    _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn abs(a: V) -> V {
+    _mm512_abs_ps(a)
+}
+/// The magnitude of `a` with the sign of `s`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn copysign(a: V, s: V) -> V {
+    let sign = _mm512_and_ps(_mm512_set1_ps(-0.0), s);
+    _mm512_or_ps(abs(a), sign)
+}
+/// a < b ? x : y, lane by lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
+    _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x)
+}
+/// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn scale_by_power(p: V, n: V) -> V {
+    let n = _mm512_cvtps_epi32(n);
+    let half = _mm512_srai_epi32::<1>(n);
+    let rest = _mm512_sub_epi32(n, half);
+    let bias = _mm512_set1_epi32(127);
+    let a = _mm512_slli_epi32::<23>(_mm512_add_epi32(half, bias));
+    let b = _mm512_slli_epi32::<23>(_mm512_add_epi32(rest, bias));
+    mul(mul(p, _mm512_castsi512_ps(a)), _mm512_castsi512_ps(b))
+}
+/// Interleaved pairs (x0, y0, x1, y1, …) turned by the angles of each pair:
+/// x·c - y·s and x·s + y·c, products and sum rounded. Does whole groups of
+/// eight pairs and says how many pairs it did.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
+    let pairs = cos.len() / 8 * 8;
+    let twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    // Flipping the sign of y·s and adding is subtracting it, to the bit.
+    let even = _mm512_castsi512_ps(_mm512_set1_epi64(0x8000_0000));
+    for p in (0..pairs).step_by(8) {
+        let v = load(x, 2 * p);
+        // SAFETY: the slice expressions have checked eight values.
+        let (c, s) = unsafe {
+            (
+                _mm256_loadu_ps(lanes!(cos, p, 8)),
+                _mm256_loadu_ps(lanes!(sin, p, 8)),
+            )
+        };
+        let c = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(c));
+        let s = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(s));
+        let swapped = _mm512_permute_ps::<0b10_11_00_01>(v);
+        let turned = _mm512_xor_ps(mul(swapped, s), even);
+        store(x, 2 * p, add(mul(v, c), turned));
+    }
+    pairs
+}
+/// The halving tree over the lanes of one vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn halve_lanes(v: V) -> f32 {
+    let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+    super::avx2::halve_lanes(eight)
+}
+/// 32 bytes from `at`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
+    // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
+    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+}
+/// 64 bytes from `at`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load512(x: &[u8], at: usize) -> __m512i {
+    // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
+    unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
+}
+/// 64 codes from `at`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m512i {
+    // SAFETY: the slice expression has checked 64 codes; the load is unaligned.
+    unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
+}
+/// Sixteen codes into `q[at..]`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn store_codes16(q: &mut [i8; 256], at: usize, v: __m128i) {
+    // SAFETY: the slice expression has checked 16 codes.
+    unsafe { _mm_storeu_si128(q[at..][..16].as_mut_ptr().cast(), v) }
+}
+/// The first 16 bytes of four blocks, one in each 128-bit lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn headers4(b: [&[u8]; 4]) -> __m512i {
+    let low = _mm512_castsi128_si512(super::avx2::load128(b[0], 0));
+    let v = _mm512_inserti32x4::<1>(low, super::avx2::load128(b[1], 0));
+    let v = _mm512_inserti32x4::<2>(v, super::avx2::load128(b[2], 0));
+    _mm512_inserti32x4::<3>(v, super::avx2::load128(b[3], 0))
+}
+/// The horizontal sums of four vectors of sixteen i32, as four i32.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
+    let a = _mm512_add_epi32(
+        _mm512_unpacklo_epi32(v[0], v[1]),
+        _mm512_unpackhi_epi32(v[0], v[1]),
+    );
+    let b = _mm512_add_epi32(
+        _mm512_unpacklo_epi32(v[2], v[3]),
+        _mm512_unpackhi_epi32(v[2], v[3]),
+    );
+    let c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    let d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64::<1>(c));
+    _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256::<1>(d))
+}
+/// The sums of the four i32 in each 128-bit lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn sum_lanes(v: __m512i) -> __m128i {
+    let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b01_00_11_10>(v));
+    let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b10_11_00_01>(v));
+    let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm512_castsi512_si128(_mm512_permutexvar_epi32(first, v))
+}
+/// The f16 factors d and dmin of four Q4_K or Q5_K headers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
+    let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    let pairs = _mm512_castsi512_si128(_mm512_permutexvar_epi32(first, headers));
+    let apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    let both = _mm256_cvtph_ps(_mm_shuffle_epi8(pairs, apart));
+    (
+        _mm256_castps256_ps128(both),
+        _mm256_extractf128_ps::<1>(both),
+    )
+}
+/// The scales (bytes 0..8 of each 128-bit lane) and minima (bytes 8..16) of
+/// four Q4_K or Q5_K headers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
+    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    let low = _mm512_shuffle_epi32::<0b11_10_11_01>(headers);
+    let high = _mm512_srli_epi32::<2>(_mm512_shuffle_epi32::<0b10_10_01_01>(headers));
+    let low = _mm512_srlv_epi32(low, lane_dwords(0, 0, 0, 4));
+    let low = _mm512_and_si512(
+        low,
+        lane_dwords(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f),
+    );
+    // low | (high & mask)
+    let mask = lane_dwords(0, 0x3030_3030, 0, 0x3030_3030);
+    _mm512_ternarylogic_epi32::<0b1111_1000>(low, high, mask)
+}
+/// The same four dwords in each 128-bit lane.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn lane_dwords(a: i32, b: i32, c: i32, d: i32) -> __m512i {
+    _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d))
+}
+/// The scales of row `r` of four, as i16 where the packs of [`dot_scaled`] put
+/// the quads: the first holds sub-blocks 0, 2 (lower lanes) and 1, 3 (upper
+/// lanes), the second 4, 6 and 5, 7.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
+    let row = match r {
+        0 => _mm512_shuffle_i32x4::<0b00_00_00_00>(scales_mins, scales_mins),
+        1 => _mm512_shuffle_i32x4::<0b01_01_01_01>(scales_mins, scales_mins),
+        2 => _mm512_shuffle_i32x4::<0b10_10_10_10>(scales_mins, scales_mins),
+        _ => _mm512_shuffle_i32x4::<0b11_11_11_11>(scales_mins, scales_mins),
+    };
+    // Byte pairs (k, zero): 0x80 in a shuffle gives zero.
+    let pick = |even: i64, odd: i64| {
+        let word = 0x8000_8000_8000_8000u64.cast_signed();
+        let each = 0x0001_0001_0001_0001i64;
+        let (a, b) = (word | even * each, word | (even + 2) * each);
+        let (c, d) = (word | odd * each, word | (odd + 2) * each);
+        _mm512_setr_epi64(a, b, a, b, c, d, c, d)
+    };
+    [
+        _mm512_shuffle_epi8(row, pick(0, 1)),
+        _mm512_shuffle_epi8(row, pick(4, 5)),
+    ]
+}
+/// Σ scale · code · activation in 16 lanes: quads of products, packed to i16,
+/// then times the scales.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m512i {
+    let zero = _mm512_setzero_si512();
+    let quads = |g: usize| _mm512_dpbusd_epi32(zero, codes[g], load_codes(q, 64 * g));
+    let first = _mm512_packs_epi32(quads(0), quads(1));
+    let second = _mm512_packs_epi32(quads(2), quads(3));
+    _mm512_dpwssd_epi32(_mm512_madd_epi16(first, scales[0]), second, scales[1])
+}
+
+super::math::functions!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");

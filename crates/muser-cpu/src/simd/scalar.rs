@@ -1,0 +1,95 @@
+//! The portable level: a vector is one value.
+//!
+//! `mul_add` without the FMA feature is a call into the platform's `fmaf`,
+//! exact by IEEE and slow (2 to 3 ns): the price of the same bits on a machine
+//! without the instruction.
+
+use muser_quant::{bf16, f16};
+
+/// One value.
+pub(crate) type V = f32;
+/// Values in a vector.
+pub(crate) const LANES: usize = 1;
+/// Query heads that attention treats at once.
+pub(crate) const HEAD_BLOCK: usize = 2;
+
+pub(crate) fn load(x: &[f32], at: usize) -> V {
+    x[at]
+}
+pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
+    x[at] = v;
+}
+pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
+    f32::from_le_bytes([x[4 * at], x[4 * at + 1], x[4 * at + 2], x[4 * at + 3]])
+}
+pub(crate) fn load_f16_bytes(x: &[u8], at: usize) -> V {
+    f16::to_f32(u16::from_le_bytes([x[2 * at], x[2 * at + 1]]))
+}
+pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
+    bf16::to_f32(u16::from_le_bytes([x[2 * at], x[2 * at + 1]]))
+}
+pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
+    f16::to_f32(x[at])
+}
+pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
+    x[at] = f16::from_f32(v);
+}
+pub(crate) fn splat(x: f32) -> V {
+    x
+}
+pub(crate) fn add(a: V, b: V) -> V {
+    a + b
+}
+pub(crate) fn sub(a: V, b: V) -> V {
+    a - b
+}
+pub(crate) fn mul(a: V, b: V) -> V {
+    a * b
+}
+pub(crate) fn div(a: V, b: V) -> V {
+    a / b
+}
+/// a · b + c, rounded once.
+pub(crate) fn fma(a: V, b: V, c: V) -> V {
+    a.mul_add(b, c)
+}
+/// a > b ? a : b, lane by lane: the second if they do not compare.
+pub(crate) fn max(a: V, b: V) -> V {
+    if a > b { a } else { b }
+}
+/// a < b ? a : b, lane by lane: the second if they do not compare.
+pub(crate) fn min(a: V, b: V) -> V {
+    if a < b { a } else { b }
+}
+pub(crate) fn round(a: V) -> V {
+    a.round_ties_even()
+}
+pub(crate) fn abs(a: V) -> V {
+    a.abs()
+}
+/// The magnitude of `a` with the sign of `s`.
+pub(crate) fn copysign(a: V, s: V) -> V {
+    a.copysign(s)
+}
+/// a < b ? x : y, lane by lane.
+pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
+    if a < b { x } else { y }
+}
+/// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+pub(crate) fn scale_by_power(p: V, n: V) -> V {
+    let n = n as i32;
+    let half = n >> 1;
+    let power = |k: i32| f32::from_bits(((k + 127) as u32) << 23);
+    p * power(half) * power(n - half)
+}
+/// Interleaved pairs (x0, y0, x1, y1, …) turned by the angles of each pair.
+pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
+    let _ = (x, cos, sin);
+    0 // the body's tail loop does them all
+}
+/// The halving tree over the lanes of one vector.
+pub(crate) fn halve_lanes(v: V) -> f32 {
+    v
+}
+
+super::math::functions!();

@@ -1,0 +1,315 @@
+//! A thread team with a low-latency fork-join.
+//!
+//! A small model has over a hundred dispatches in a token of half a
+//! millisecond, so a dispatch must cost well under a microsecond: workers
+//! spin between dispatches and are joined through one atomic word.
+//!
+//! ```text
+//! state:  epoch (48 bits) | open (1 bit) | workers inside (15 bits)
+//!
+//! leader  writes the job, then state = (epoch + 1, open, 0)
+//! worker  sees an open epoch that it has not joined: CAS inside + 1,
+//!         takes tasks until none is left, inside - 1
+//! leader  takes tasks too; then clears open and waits for inside = 0
+//! ```
+//!
+//! A worker joins only while the job is open, so one that was descheduled
+//! (a shared machine) is not waited for and cannot see a job that is over.
+//! Tasks are taken from a counter: who computes what changes with the machine's
+//! mood, what is computed does not.
+//!
+//! After about 200 µs without work a worker sleeps; the leader wakes sleepers
+//! when it forks. `unsafe` in this module: the job is borrowed from the
+//! leader's stack for as long as the job is open or a worker is inside.
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+const OPEN: u64 = 1 << 15;
+const INSIDE: u64 = OPEN - 1;
+const EPOCH: u64 = 1 << 16;
+/// The most threads of a team: `inside` must not reach `OPEN`.
+pub(crate) const MAX_THREADS: usize = 1024;
+/// Spins before a waiting thread begins to yield its core.
+const SPINS: u32 = 2_000;
+/// How long a worker yields before it sleeps.
+const PATIENCE: Duration = Duration::from_micros(200);
+
+type Task<'a> = dyn Fn(usize) + Sync + 'a;
+
+/// The job of the current epoch.
+struct Job {
+    /// The task function; its lifetime is erased, see [`Team::run`].
+    task: *const Task<'static>,
+    count: usize,
+}
+
+struct Shared {
+    state: AtomicU64,
+    job: std::cell::UnsafeCell<Job>,
+    next: AtomicUsize,
+    sleepers: AtomicUsize,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written only by the leader, while no worker is inside and
+// the state is not open; it is read only by workers inside. The state's
+// release store and the workers' acquire CAS order the two. The rest is
+// atomics and a mutex.
+unsafe impl Sync for Shared {}
+// SAFETY: the raw pointer in `job` is used under the same protocol from any
+// thread; nothing in it is tied to the thread that made it.
+unsafe impl Send for Shared {}
+
+/// A leader (the caller) and its workers.
+pub(crate) struct Team {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+fn no_task(_: usize) {}
+
+impl Team {
+    /// A team of `threads`, the caller included.
+    pub(crate) fn new(threads: usize) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            job: std::cell::UnsafeCell::new(Job {
+                task: &no_task,
+                count: 0,
+            }),
+            next: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        let mut team = Self {
+            shared,
+            workers: Vec::new(),
+        };
+        for i in 1..threads.clamp(1, MAX_THREADS) {
+            let shared = Arc::clone(&team.shared);
+            let worker = thread::Builder::new().name(format!("muser-{i}"));
+            team.workers.push(worker.spawn(move || work(&shared))?);
+        }
+        Ok(team)
+    }
+
+    /// Threads of the team, the caller included.
+    #[cfg(test)]
+    fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `task(i)` exactly once for each `i < count`, shared among the
+    /// team, and returns when all calls have returned. A panic in a task is
+    /// raised here, after the others have ended.
+    pub(crate) fn run(&mut self, count: usize, task: &Task<'_>) {
+        if count <= 1 || self.workers.is_empty() {
+            (0..count).for_each(task);
+            return;
+        }
+        let shared = &*self.shared;
+        // SAFETY: the lifetime alone changes. The pointer is dereferenced only
+        // by workers inside this epoch's job, and `Closed` below, dropped on
+        // return and on unwinding, waits until none is.
+        let task_static: *const Task<'static> =
+            unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
+        // SAFETY: the last job was closed and has nobody inside (`Closed`), and
+        // `&mut self` means that no other leader is here.
+        unsafe {
+            *shared.job.get() = Job {
+                task: task_static,
+                count,
+            }
+        };
+        shared.next.store(0, Ordering::Relaxed);
+        let epoch = (shared.state.load(Ordering::Relaxed) / EPOCH + 1) * EPOCH;
+        // SeqCst orders this store with the load of `sleepers`: either the
+        // leader sees the sleeper, or the sleeper sees the open job.
+        shared.state.store(epoch | OPEN, Ordering::SeqCst);
+        if shared.sleepers.load(Ordering::SeqCst) > 0 {
+            self.workers
+                .iter()
+                .map(JoinHandle::thread)
+                .for_each(Thread::unpark);
+        }
+        {
+            let _closed = Closed(shared);
+            take_tasks(shared, task, count);
+        }
+        if let Some(panic) = lock(&shared.panic).take() {
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            // A worker catches the panics of its tasks and has none of its own.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Closes the job and waits for the workers inside, however the leader leaves.
+struct Closed<'a>(&'a Shared);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        // No task is handed out any more, even if the leader panicked.
+        self.0.next.store(usize::MAX / 2, Ordering::Relaxed);
+        self.0.state.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0;
+        while self.0.state.load(Ordering::Acquire) & INSIDE != 0 {
+            wait(&mut spins);
+        }
+    }
+}
+
+/// One step of waiting: spins at first, then gives the core away.
+fn wait(spins: &mut u32) {
+    if *spins < SPINS {
+        *spins += 1;
+        std::hint::spin_loop();
+    } else {
+        thread::yield_now();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take_tasks(shared: &Shared, task: &Task<'_>, count: usize) {
+    loop {
+        let i = shared.next.fetch_add(1, Ordering::Relaxed);
+        if i >= count {
+            return;
+        }
+        task(i);
+    }
+}
+
+/// A worker's life.
+fn work(shared: &Shared) {
+    let mut joined = 0;
+    loop {
+        let Some(epoch) = next_epoch(shared, joined) else {
+            return;
+        };
+        joined = epoch;
+        // SAFETY: this worker is inside an open job: the leader neither
+        // rewrites the job nor lets the task go before `inside` is zero.
+        let (task, count) = unsafe {
+            let job = &*shared.job.get();
+            (&*job.task, job.count)
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| take_tasks(shared, task, count))) {
+            lock(&shared.panic).get_or_insert(panic);
+        }
+        shared.state.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Waits for an open job after `joined` and enters it; `None` at the end.
+fn next_epoch(shared: &Shared, joined: u64) -> Option<u64> {
+    let mut spins = 0;
+    let mut since = None;
+    loop {
+        let state = shared.state.load(Ordering::Acquire);
+        let epoch = state / EPOCH;
+        if state & OPEN != 0 && epoch != joined {
+            let entered = shared.state.compare_exchange_weak(
+                state,
+                state + 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if entered.is_ok() {
+                return Some(epoch);
+            }
+            continue;
+        }
+        if shared.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        wait(&mut spins);
+        if spins >= SPINS && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            sleep(shared, joined);
+            (spins, since) = (0, None);
+        }
+    }
+}
+
+/// Sleeps unless a job is open or the team ends.
+fn sleep(shared: &Shared, joined: u64) {
+    shared.sleepers.fetch_add(1, Ordering::SeqCst);
+    let state = shared.state.load(Ordering::SeqCst);
+    let idle = state & OPEN == 0 || state / EPOCH == joined;
+    if idle && !shared.stop.load(Ordering::SeqCst) {
+        thread::park();
+    }
+    shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once() {
+        for threads in [1, 2, 3, 7] {
+            let mut team = Team::new(threads).unwrap();
+            assert_eq!(team.threads(), threads);
+            for count in [0, 1, 2, 3, 100, 1000] {
+                let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+                team.run(count, &|i| {
+                    hits[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn many_small_forks_and_sleeps_in_between() {
+        let mut team = Team::new(3).unwrap();
+        let sum = AtomicUsize::new(0);
+        for round in 0..3_000 {
+            team.run(5, &|i| {
+                sum.fetch_add(i, Ordering::Relaxed);
+            });
+            if round % 500 == 0 {
+                thread::sleep(Duration::from_millis(2)); // the workers go to sleep
+            }
+        }
+        assert_eq!(sum.into_inner(), 3_000 * 10);
+    }
+
+    #[test]
+    fn a_panic_is_raised_and_the_team_lives_on() {
+        let mut team = Team::new(2).unwrap();
+        for bad in [0, 50, 99] {
+            let raised = catch_unwind(AssertUnwindSafe(|| {
+                team.run(100, &|i| assert!(i != bad, "task {i}"));
+            }));
+            let text = *raised.unwrap_err().downcast::<String>().unwrap();
+            assert_eq!(text, format!("task {bad}"));
+            let count = AtomicUsize::new(0);
+            team.run(10, &|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(count.into_inner(), 10);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The conformance suite on every level, forced one at a time, and on several
+//! team sizes. A level that the machine lacks is reported as ignored.
+
+use libtest_mimic::{Arguments, Trial};
+use muser_cpu::{Cpu, CpuOptions, Level};
+use muser_ops::conformance;
+
+fn main() {
+    let mut trials = Vec::new();
+    for level in Level::ALL {
+        for group in conformance::groups() {
+            let name = group.name();
+            // Three threads on any machine: more than this one may have, so
+            // that tiles end up in unusual hands.
+            let run = move || {
+                let cpu = Cpu::open(CpuOptions {
+                    threads: Some(3),
+                    level: Some(level),
+                })?;
+                conformance::check(&cpu, name);
+                Ok(())
+            };
+            let trial = Trial::test(format!("{name}/{level}"), run);
+            trials.push(trial.with_ignored_flag(!level.is_available()));
+        }
+        let run = move || every_kernel_is_reached(level);
+        let trial = Trial::test(format!("inventory/{level}"), run);
+        trials.push(trial.with_ignored_flag(!level.is_available()));
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// A kernel of the inventory whose family no group tests does not exist as far
+/// as the proof goes.
+fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
+    let cpu = Cpu::open(CpuOptions {
+        threads: Some(1),
+        level: Some(level),
+    })?;
+    let groups: Vec<&str> = conformance::groups().iter().map(|g| g.name()).collect();
+    for kernel in cpu.kernels() {
+        let family = kernel
+            .strip_suffix(&format!("/{level}"))
+            .ok_or("the level ends the name")?;
+        // Kernels that are part of another operation's group.
+        let group = match family {
+            "quantize" => "matvec/q4_k",
+            "kv_store" => "attention/full",
+            "attention" => "attention/window",
+            other => other,
+        };
+        if !groups.contains(&group) {
+            return Err(format!("{kernel} has no conformance group").into());
+        }
+    }
+    Ok(())
+}
