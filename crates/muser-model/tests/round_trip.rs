@@ -114,8 +114,7 @@ fn converted(gguf: &Gguf, to: DType) -> Gguf {
 
 #[test]
 fn a_converted_file_keeps_all_but_the_format() {
-    // Rows longer than the converter's chunk do not exist here, but a tensor
-    // of several chunks does: 2048 rows of 256.
+    // 2048 rows of 256 are two of the converter's chunks.
     let geometry = Geometry {
         vocab: 2048,
         ..tiny()
@@ -169,14 +168,16 @@ fn decode(gguf: &Gguf, name: &str) -> Vec<f32> {
     out
 }
 
-/// One matrix of F32 and one of a format that nothing decodes.
+/// One matrix of F32, longer than the converter's chunk, and one of a format that nothing decodes.
 fn odd(value: f32, ty: GgmlType) -> Gguf {
     let mut writer = Writer::new();
-    writer.tensor("m.weight", &[32, 3], GgmlType::F32).unwrap();
+    writer
+        .tensor("m.weight", &[32, 10_000], GgmlType::F32)
+        .unwrap();
     writer.tensor("n.weight", &[32, 1], ty).unwrap();
     let mut data = writer.start(Vec::new()).unwrap();
-    let mut values = [1.0f32; 96];
-    values[70] = value;
+    let mut values = vec![1.0f32; 320_000];
+    values[9000 * 32 + 6] = value;
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     data.tensor("m.weight", &bytes).unwrap();
     let n = ty.row_bytes(32).unwrap() as usize;
@@ -193,7 +194,7 @@ fn what_a_format_cannot_hold_is_refused() {
     let large = odd(65_520.0, GgmlType::F32);
     assert_eq!(
         refusal(&large, DType::F16),
-        "tensor \"m.weight\", row 2: expected values that are finite as F16, found 65520"
+        "tensor \"m.weight\", row 9000: expected values that are finite as F16, found 65520"
     );
     assert_eq!(converted(&large, DType::BF16).tensors().len(), 2);
     assert_eq!(
@@ -204,12 +205,12 @@ fn what_a_format_cannot_hold_is_refused() {
     );
     assert_eq!(
         refusal(&odd(f32::NAN, GgmlType::F32), DType::F32),
-        "tensor \"m.weight\", row 2: expected values that are finite as F32, found NaN"
+        "tensor \"m.weight\", row 9000: expected values that are finite as F32, found NaN"
     );
     assert_eq!(
         refusal(&odd(f32::MAX, GgmlType::F32), DType::BF16),
         format!(
-            "tensor \"m.weight\", row 2: expected values that are finite as BF16, found {}",
+            "tensor \"m.weight\", row 9000: expected values that are finite as BF16, found {}",
             f32::MAX
         )
     );
