@@ -1,2 +1,39 @@
 //! The project's own tools.
-fn main() {}
+//!
+//! ```text
+//! cargo xtask tidy                 checks what the compiler can't: see `tidy`
+//! cargo xtask math [FUNCTION …]    error over all 2^32 inputs: see `math`
+//! ```
+#![forbid(unsafe_code)]
+
+mod math;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy
+       cargo xtask math [exp] [sigmoid] [silu] [tanh]";
+
+/// The repository: the folder above this crate.
+fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map_or(here.clone(), PathBuf::from)
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args[..] {
+        ["tidy"] => tidy::command(&root()),
+        ["math", ref names @ ..] => math::command(names),
+        _ => Err(USAGE.to_owned()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}

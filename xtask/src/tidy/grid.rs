@@ -1,0 +1,113 @@
+//! The grid of kernels: a folder a family, a file a level, the same names in
+//! every folder.
+
+use super::{Finding, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+
+const KERNELS: &str = "crates/muser-cpu/src/kernels/";
+const LEVELS: [&str; 3] = ["scalar.rs", "avx2.rs", "avx512.rs"];
+/// The only files beside the families.
+const TOP: [&str; 2] = ["mod.rs", "table.rs"];
+const WHY: &str = "the grid kernels/<family>/<level>.rs is the documentation";
+
+/// Files that are not of the grid, and holes in it.
+pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
+    let finding = |path: String, what: String| Finding {
+        path,
+        line: 0,
+        what,
+        why: WHY,
+    };
+    let mut findings = Vec::new();
+    let mut folders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (path, _) in tree.iter() {
+        let Some(inside) = path.strip_prefix(KERNELS) else {
+            continue;
+        };
+        let (folder, file) = inside.rsplit_once('/').unwrap_or(("", inside));
+        let fits = match folder {
+            "" => TOP.contains(&file),
+            _ => file == "mod.rs" || LEVELS.contains(&file),
+        };
+        if !fits {
+            findings.push(finding(
+                path.to_owned(),
+                "not a place of the grid".to_owned(),
+            ));
+        }
+        folders.entry(folder).or_default().insert(file);
+    }
+    for (folder, files) in folders.iter().filter(|(folder, _)| !folder.is_empty()) {
+        // A folder of formats holds families and has no levels itself.
+        let below = format!("{folder}/");
+        let groups = folders.keys().any(|f| f.starts_with(&below));
+        let levels = LEVELS.iter().filter(|l| files.contains(*l)).count();
+        let missing: Vec<&str> = match (groups, levels) {
+            (true, 0) => vec!["mod.rs"],
+            _ => [&["mod.rs"], &LEVELS[..]].concat(),
+        };
+        for file in missing.into_iter().filter(|f| !files.contains(f)) {
+            let path = format!("{KERNELS}{folder}");
+            findings.push(finding(path, format!("{file} is missing")));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[&str]) -> Vec<String> {
+        let tree = files
+            .iter()
+            .map(|f| (format!("{KERNELS}{f}"), String::new()));
+        grid(&Tree(tree.collect()))
+            .into_iter()
+            .map(|f| format!("{} {}", f.path.trim_start_matches(KERNELS), f.what))
+            .collect()
+    }
+
+    const ROPE: [&str; 4] = [
+        "rope/mod.rs",
+        "rope/scalar.rs",
+        "rope/avx2.rs",
+        "rope/avx512.rs",
+    ];
+
+    #[test]
+    fn a_full_grid_passes() {
+        let nested = ROPE.map(|f| f.replace("rope", "matvec/q4_k"));
+        let mut files = vec!["mod.rs", "table.rs", "matvec/mod.rs"];
+        files.extend(ROPE);
+        files.extend(nested.iter().map(String::as_str));
+        assert_eq!(found(&files), [""; 0]);
+    }
+
+    #[test]
+    fn holes_are_found() {
+        assert_eq!(found(&ROPE[..3]), ["rope avx512.rs is missing"]);
+        assert_eq!(found(&ROPE[1..]), ["rope mod.rs is missing"]);
+        let no_contract = ROPE.map(|f| f.replace("rope", "matvec/q4_k"));
+        let files: Vec<&str> = no_contract.iter().map(String::as_str).collect();
+        assert_eq!(
+            found(&files),
+            [""; 0],
+            "the folder above has no file at all"
+        );
+        assert_eq!(found(&["rope/mod.rs"]).len(), 3);
+    }
+
+    #[test]
+    fn strangers_are_found() {
+        let mut files = ROPE.to_vec();
+        files.extend(["rope/tricks.rs", "helpers.rs"]);
+        assert_eq!(
+            found(&files),
+            [
+                "helpers.rs not a place of the grid",
+                "rope/tricks.rs not a place of the grid"
+            ]
+        );
+    }
+}
