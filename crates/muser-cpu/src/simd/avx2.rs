@@ -177,6 +177,20 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
+/// Asks for the cache lines of the `len` bytes that lie `at` bytes after the
+/// beginning of `x`, in `x` or past its end.
+///
+/// A prefetch never faults, so a stream may run on into the next task's bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
+    for line in (0..len).step_by(64) {
+        let address = x.as_ptr().wrapping_add(at + line);
+        // SAFETY: a prefetch reads nothing that the program can see and
+        // accepts any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+}
 /// 16 bytes from `at`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -20,6 +20,10 @@
 //! The last rows of a tile that is not a multiple of four are computed with
 //! their last row repeated, and only what exists is written.
 //!
+//! Four rows are four streams of a page each, too short for the hardware's
+//! prefetchers, so each step asks for the same span of the next four rows: the
+//! weights of a tile, and of the tile after it, are one linear stream.
+//!
 //! Traffic, one column: every weight byte once, 144, 176 or 210 bytes a
 //! superblock; the quantised input (320 bytes a superblock) stays in L1. More
 //! columns read the weights again from L2 for every 8.
@@ -34,8 +38,8 @@ pub(crate) mod q6_k;
 /// Rows that a K-quant kernel computes side by side.
 pub(crate) const ROWS: usize = 4;
 
-/// The driver of a K-quant kernel: needs `quad::<N>(rows, x) -> [[f32; 4]; N]`
-/// and `BYTES` in scope.
+/// The driver of a K-quant kernel: needs `quad::<N>(rows, x, ahead) -> [[f32;
+/// 4]; N]` and `BYTES` in scope; `ahead` begins at the first of the four rows.
 #[cfg(target_arch = "x86_64")]
 macro_rules! k_quant_driver {
     ($features:literal) => {
@@ -76,7 +80,8 @@ macro_rules! k_quant_driver {
                     let row = (r + i).min(tile.rows() - 1);
                     w[row * row_bytes..][..row_bytes].as_chunks().0
                 });
-                for (i, values) in quad(rows, x).iter().enumerate() {
+                let ahead = &w[r * row_bytes..];
+                for (i, values) in quad(rows, x, ahead).iter().enumerate() {
                     tile.set(c + i, r, values);
                 }
             }

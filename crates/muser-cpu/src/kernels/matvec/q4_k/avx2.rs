@@ -7,7 +7,7 @@
 use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
-use crate::simd::avx2::{self as v, chain4, difference4, factors4, load_sums8, zero4};
+use crate::simd::avx2::{self as v, chain4, difference4, factors4, load_sums8, prefetch, zero4};
 use muser_quant::q4_k::BYTES;
 use std::arch::x86_64::*;
 
@@ -16,11 +16,16 @@ k_quant_driver!("avx2,fma,f16c");
 /// Four rows with N columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quad<const N: usize>(rows: [&[[u8; BYTES]]; ROWS], x: [&[Block]; N]) -> [[f32; ROWS]; N] {
+fn quad<const N: usize>(
+    rows: [&[[u8; BYTES]]; ROWS],
+    x: [&[Block]; N],
+    ahead: &[u8],
+) -> [[f32; ROWS]; N] {
     let blocks = rows[0].len();
     let mut acc = [zero4(); N];
     let mut accm = [zero4(); N];
     for b in 0..blocks {
+        prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
         let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
         let mut sums = [[_mm256_setzero_si256(); ROWS]; N];
         let mut mins = [[_mm_setzero_si128(); ROWS]; N];

@@ -11,7 +11,7 @@
 use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
-use crate::simd::avx2::{chain4, difference4, load_sums8, zero4};
+use crate::simd::avx2::{chain4, difference4, load_sums8, prefetch, zero4};
 use crate::simd::avx512 as v;
 use muser_quant::q5_k::BYTES;
 use std::arch::x86_64::*;
@@ -21,11 +21,16 @@ k_quant_driver!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 /// Four rows with N columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn quad<const N: usize>(rows: [&[[u8; BYTES]]; ROWS], x: [&[Block]; N]) -> [[f32; ROWS]; N] {
+fn quad<const N: usize>(
+    rows: [&[[u8; BYTES]]; ROWS],
+    x: [&[Block]; N],
+    ahead: &[u8],
+) -> [[f32; ROWS]; N] {
     let blocks = rows[0].len();
     let mut acc = [zero4(); N];
     let mut accm = [zero4(); N];
     for b in 0..blocks {
+        prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
         let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
         let header = v::headers4([w[0], w[1], w[2], w[3]]);
         let factors = v::factors4(header);
