@@ -1,0 +1,274 @@
+//! Chat templates: messages to one prompt.
+//!
+//! A template is a Jinja program out of a model file. It is rendered as
+//! Hugging Face's `apply_chat_template` does it (blocks trimmed, Python's
+//! methods and JSON spacing, `raise_exception`, `strftime_now`, loop controls,
+//! namespaces) and under bounds that a hostile one cannot leave: [`guard`]
+//! says which and why.
+
+mod guard;
+mod python;
+
+use std::collections::BTreeMap;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{AutoEscape, Environment, ErrorKind, machinery};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+use guard::{Cost, ValueLimit};
+
+/// Bytes of a template; the longest in use have some 50 thousand.
+const MAX_SOURCE: usize = 256 << 10;
+/// Steps (one instruction or 64 bytes of data each) of any render, and further
+/// ones for each byte of input. A long template takes some hundred a message.
+const BASE_FUEL: u64 = 200_000;
+const FUEL_PER_BYTE: u64 = 4;
+/// Bytes of a prompt, and further ones for each byte of input.
+const BASE_OUTPUT: u64 = 1 << 20;
+const OUTPUT_PER_BYTE: u64 = 16;
+/// Macros within macros and recursive loops.
+const MAX_RECURSION: usize = 200;
+/// The compiler recurses over chains of operators, the interpreter over macros.
+/// The stack of the caller may be small; this one is reserved, and touched
+/// only as far as it is used.
+const STACK: usize = 64 << 20;
+const NAME: &str = "chat_template";
+
+/// One message of a conversation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, `tool`, or what the template knows.
+    pub role: String,
+    /// The text.
+    #[serde(default)]
+    pub content: String,
+    /// What the model thought before it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// The calls an assistant made, in the form the template expects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<serde_json::Value>,
+    /// The call that a tool's message answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The tool's or the speaker's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// What else a template is told.
+#[derive(Debug, Clone, Default)]
+pub struct RenderOptions {
+    /// End with the start of an assistant's message.
+    pub add_generation_prompt: bool,
+    /// Descriptions of the tools that the model may call; `none` in the
+    /// template if missing.
+    pub tools: Option<serde_json::Value>,
+    /// Further variables; they replace the usual ones of the same name.
+    pub extra: serde_json::Map<String, serde_json::Value>,
+}
+
+/// A chat template that was found to compile.
+///
+/// Control tokens in the messages' texts come out as their text: encode the
+/// prompt with [`Special::Parse`](crate::Special::Parse) only where whoever
+/// wrote the messages may command the model.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate {
+    source: String,
+    bos_text: String,
+    eos_text: String,
+    now: Option<i64>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template. `bos_text` and `eos_text` are its `bos_token` and
+    /// `eos_token`.
+    ///
+    /// # Errors
+    /// A syntax error with its line, or a template over the bounds.
+    pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<Self> {
+        if source.len() > MAX_SOURCE {
+            return Err(over("bytes of source", MAX_SOURCE as u64));
+        }
+        on_own_stack(|| compile(source).map(drop))?;
+        Ok(Self {
+            source: source.to_owned(),
+            bos_text: bos_text.to_owned(),
+            eos_text: eos_text.to_owned(),
+            now: None,
+        })
+    }
+
+    /// Stops the clock that `strftime_now` reads: seconds since 1970, UTC.
+    /// Without it a prompt may differ from day to day.
+    pub fn at(mut self, unix_seconds: i64) -> Self {
+        self.now = Some(unix_seconds);
+        self
+    }
+
+    /// The prompt for `messages`.
+    ///
+    /// # Errors
+    /// [`Error::TemplateRaised`] if the template itself refuses the messages,
+    /// [`Error::TemplateLimit`] if it goes over a bound, [`Error::Template`]
+    /// for anything else, each with the line.
+    pub fn render(&self, messages: &[Message], opts: RenderOptions) -> Result<String> {
+        let mut variables = BTreeMap::from([
+            ("messages".to_owned(), Value::from(Serde(messages))),
+            ("tools".to_owned(), Value::from(Serde(&opts.tools))),
+            ("documents".to_owned(), Value::from(())),
+            ("bos_token".to_owned(), Value::from(self.bos_text.as_str())),
+            ("eos_token".to_owned(), Value::from(self.eos_text.as_str())),
+            (
+                "add_generation_prompt".to_owned(),
+                Value::from(opts.add_generation_prompt),
+            ),
+        ]);
+        for (name, value) in opts.extra {
+            variables.insert(name, Value::from(Serde(value)));
+        }
+        let variables = Value::from(variables);
+        let bounds = Bounds::for_input(&variables)?;
+        on_own_stack(|| self.render_within(variables, bounds))
+    }
+
+    fn render_within(&self, variables: Value, bounds: Bounds) -> Result<String> {
+        let instructions = compile(&self.source)?;
+        let environment = environment(&bounds, self.now);
+        let blocks = BTreeMap::new();
+        let mut text = String::new();
+        let mut output = machinery::make_string_output(&mut text);
+        let done = machinery::eval(
+            &environment,
+            &instructions,
+            variables,
+            &blocks,
+            &mut output,
+            AutoEscape::None,
+        );
+        done.map(drop).map_err(|error| explain(&error, &bounds))?;
+        if text.len() as u64 > bounds.output {
+            return Err(over("bytes of output", bounds.output));
+        }
+        Ok(text)
+    }
+}
+
+/// What a render may take, by the size of its input.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    fuel: u64,
+    output: u64,
+    value: ValueLimit,
+}
+
+impl Bounds {
+    fn for_input(variables: &Value) -> Result<Self> {
+        let input = Cost::of(variables, ValueLimit::for_input(u64::MAX))
+            .map_err(|excess| over(excess.what(), excess.limit()))?
+            .bytes();
+        let with = |base: u64, factor: u64| base.saturating_add(input.saturating_mul(factor));
+        Ok(Self {
+            fuel: with(BASE_FUEL, FUEL_PER_BYTE),
+            output: with(BASE_OUTPUT, OUTPUT_PER_BYTE),
+            value: ValueLimit::for_input(input),
+        })
+    }
+}
+
+fn environment(bounds: &Bounds, now: Option<i64>) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_fuel(Some(bounds.fuel));
+    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    // It prints the interpreter's inside.
+    environment.remove_global("debug");
+    python::install(&mut environment, now, bounds.value);
+    guard::install(&mut environment, bounds.value);
+    environment
+}
+
+/// Parses, compiles and guards a template. It is done anew for each render:
+/// it takes a fraction of a millisecond, and the result borrows the source.
+fn compile(source: &str) -> Result<machinery::Instructions<'_>> {
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build();
+    let guarded = syntax.and_then(|syntax| {
+        guard::check_tags(source, syntax.clone())?;
+        let tree = machinery::parse(source, NAME, syntax)?;
+        let mut generator = machinery::CodeGenerator::new(NAME, source);
+        generator.compile_stmt(&tree);
+        let (instructions, _) = generator.finish();
+        Ok(guard::guarded(&instructions))
+    });
+    guarded.map_err(|error| {
+        let compiling = Bounds {
+            fuel: 0,
+            output: 0,
+            value: ValueLimit::for_input(0),
+        };
+        explain(&error, &compiling)
+    })
+}
+
+fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let failed = |reason: String| Error::Template { line: None, reason };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new()
+            .name("chat-template".into())
+            .stack_size(STACK)
+            .spawn_scoped(scope, work)
+            .map_err(|error| failed(format!("no thread to render on: {error}")))?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(failed("the template engine failed".into())))
+    })
+}
+
+fn over(what: &'static str, limit: u64) -> Error {
+    Error::TemplateLimit {
+        line: None,
+        what,
+        limit,
+    }
+}
+
+fn explain(error: &minijinja::Error, bounds: &Bounds) -> Error {
+    let line = error.line();
+    if error.kind() == ErrorKind::OutOfFuel {
+        return Error::TemplateLimit {
+            line,
+            what: "steps",
+            limit: bounds.fuel,
+        };
+    }
+    let mut reason = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if let Some(python::Raised(message)) = inner.downcast_ref() {
+            return Error::TemplateRaised {
+                line,
+                message: message.clone(),
+            };
+        }
+        if let Some(excess) = inner.downcast_ref::<guard::Excess>() {
+            return Error::TemplateLimit {
+                line,
+                what: excess.what(),
+                limit: excess.limit(),
+            };
+        }
+        reason.push_str(": ");
+        reason.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    Error::Template { line, reason }
+}

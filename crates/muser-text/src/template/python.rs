@@ -1,0 +1,263 @@
+//! What templates expect from Python beyond the methods of its types.
+
+use minijinja::value::{Kwargs, Value};
+use minijinja::{Environment, Error, ErrorKind, State};
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
+
+use super::guard::{Excess, ValueLimit};
+
+/// The widest indentation of JSON. Without a bound, a template could ask for
+/// a terabyte of spaces.
+const MAX_INDENT: usize = 64;
+/// Bytes of a format of `strftime_now`.
+const MAX_DATE_FORMAT: usize = 256;
+
+/// The words of `raise_exception`.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Raised(pub(crate) String);
+
+pub(crate) fn install(environment: &mut Environment<'_>, now: Option<i64>, limit: ValueLimit) {
+    environment.add_function(
+        "raise_exception",
+        |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, "raised").with_source(Raised(message)))
+        },
+    );
+    environment.add_function("strftime_now", move |format: &str| date(format, now));
+    environment.add_filter(
+        "tojson",
+        move |state: &State<'_, '_>, value: Value, indent: Option<Value>, options: Kwargs| {
+            let text = json(&value, indent, &options, limit)?;
+            state.consume_fuel(text.len() as u64 / 16)?;
+            Ok::<_, Error>(text)
+        },
+    );
+}
+
+/// Today's date in UTC: a prompt must not depend on where the machine stands.
+fn date(format: &str, now: Option<i64>) -> Result<String, Error> {
+    let invalid = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
+    if format.len() > MAX_DATE_FORMAT {
+        let reason = format!("a date format has at most {MAX_DATE_FORMAT} bytes");
+        return Err(invalid(reason));
+    }
+    let now = match now {
+        None => jiff::Timestamp::now(),
+        Some(seconds) => {
+            jiff::Timestamp::from_second(seconds).map_err(|error| invalid(error.to_string()))?
+        }
+    };
+    let now = now.to_zoned_datetime(jiff::tz::TimeZone::UTC);
+    jiff::fmt::strtime::format(format, &now).map_err(|error| invalid(error.to_string()))
+}
+
+/// `json.dumps(value, ensure_ascii=False)`, as Hugging Face's `tojson` is:
+/// `, ` and `: ` between items, no escapes for HTML (the engine's own filter
+/// has them), keys in the order in which they were put in.
+fn json(
+    value: &Value,
+    indent: Option<Value>,
+    options: &Kwargs,
+    limit: ValueLimit,
+) -> Result<String, Error> {
+    let failed = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
+    if value.is_undefined() {
+        return Err(Error::new(
+            ErrorKind::UndefinedError,
+            "tojson of an undefined value",
+        ));
+    }
+    let indent = match indent {
+        Some(indent) => Some(indent),
+        None => options.get::<Option<Value>>("indent")?,
+    };
+    let ensure_ascii = options
+        .get::<Option<bool>>("ensure_ascii")?
+        .unwrap_or(false);
+    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let separators = options.get::<Option<Vec<String>>>("separators")?;
+    options.assert_all_used()?;
+
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        None => None,
+        Some(indent) => Some(usize::try_from(indent)?),
+    };
+    if indent.is_some_and(|indent| indent > MAX_INDENT) {
+        return Err(failed(format!("tojson indents by at most {MAX_INDENT}")));
+    }
+    let layout = Layout::new(indent, separators)?;
+    let out = Bounded {
+        text: Vec::new(),
+        limit: limit.bytes(),
+    };
+    let mut serializer = Serializer::with_formatter(out, layout);
+    let written = if sort_keys {
+        let mut value = serde_json::to_value(value).map_err(|error| failed(error.to_string()))?;
+        value.sort_all_objects();
+        value.serialize(&mut serializer)
+    } else {
+        value.serialize(&mut serializer)
+    };
+    written.map_err(|error| {
+        if error.is_io() {
+            Error::from(Excess::Bytes(limit.bytes()))
+        } else {
+            failed(error.to_string())
+        }
+    })?;
+    let text = String::from_utf8(serializer.into_inner().text)
+        .map_err(|error| failed(error.to_string()))?;
+    Ok(if ensure_ascii { escaped(&text) } else { text })
+}
+
+/// Only strings hold characters beyond ASCII, so all are escaped alike.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            out.push_str(&format!("\\u{unit:04x}"));
+        }
+    }
+    out
+}
+
+/// Where JSON is written to: indentation and escapes make more of a value
+/// than its own bound says.
+struct Bounded {
+    text: Vec<u8>,
+    limit: u64,
+}
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.text.len() as u64 + bytes.len() as u64 > self.limit {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Python's layout of JSON.
+struct Layout {
+    /// Indentation in spaces, if items are to be on lines of their own.
+    indent: Option<usize>,
+    depth: usize,
+    has_value: bool,
+    item: String,
+    key: String,
+}
+
+impl Layout {
+    fn new(indent: Option<usize>, separators: Option<Vec<String>>) -> Result<Self, Error> {
+        let usual = if indent.is_some() { "," } else { ", " };
+        let [item, key] = match separators {
+            None => [usual.to_owned(), ": ".to_owned()],
+            Some(given) => <[String; 2]>::try_from(given).map_err(|given| {
+                let reason = format!("tojson takes 2 separators, not {}", given.len());
+                Error::new(ErrorKind::InvalidOperation, reason)
+            })?,
+        };
+        Ok(Self {
+            indent,
+            depth: 0,
+            has_value: false,
+            item,
+            key,
+        })
+    }
+
+    fn new_line<W: ?Sized + std::io::Write>(&self, out: &mut W) -> std::io::Result<()> {
+        let Some(indent) = self.indent else {
+            return Ok(());
+        };
+        out.write_all(b"\n")?;
+        for _ in 0..self.depth {
+            out.write_all(&[b' '; MAX_INDENT][..indent])?;
+        }
+        Ok(())
+    }
+
+    fn open<W: ?Sized + std::io::Write>(&mut self, out: &mut W, open: u8) -> std::io::Result<()> {
+        self.depth += 1;
+        self.has_value = false;
+        out.write_all(&[open])
+    }
+
+    fn close<W: ?Sized + std::io::Write>(&mut self, out: &mut W, close: u8) -> std::io::Result<()> {
+        self.depth -= 1;
+        if self.has_value {
+            self.new_line(out)?;
+        }
+        self.has_value = true;
+        out.write_all(&[close])
+    }
+
+    fn next<W: ?Sized + std::io::Write>(&self, out: &mut W, first: bool) -> std::io::Result<()> {
+        if !first {
+            out.write_all(self.item.as_bytes())?;
+        }
+        self.new_line(out)
+    }
+}
+
+impl Formatter for Layout {
+    fn begin_array<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        self.open(out, b'[')
+    }
+
+    fn end_array<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        self.close(out, b']')
+    }
+
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        self.next(out, first)
+    }
+
+    fn end_array_value<W: ?Sized + std::io::Write>(&mut self, _: &mut W) -> std::io::Result<()> {
+        self.has_value = true;
+        Ok(())
+    }
+
+    fn begin_object<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        self.open(out, b'{')
+    }
+
+    fn end_object<W: ?Sized + std::io::Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        self.close(out, b'}')
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        self.next(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        out: &mut W,
+    ) -> std::io::Result<()> {
+        out.write_all(self.key.as_bytes())
+    }
+
+    fn end_object_value<W: ?Sized + std::io::Write>(&mut self, _: &mut W) -> std::io::Result<()> {
+        self.has_value = true;
+        Ok(())
+    }
+}
