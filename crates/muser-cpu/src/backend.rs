@@ -6,6 +6,7 @@
 
 use crate::bandwidth;
 use crate::buffer::Buffer;
+use crate::kernels::matmul::{PANEL, PanelBlock};
 use crate::kernels::quantize::Block;
 use crate::kernels::table::{INVENTORY, KernelTable};
 use crate::kv::Kv;
@@ -24,6 +25,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const TASK_BYTES: usize = 128 << 10;
 /// Values of an elementwise operation in one task.
 const TASK_VALUES: usize = 8 << 10;
+/// From this many columns on they are worth a panel of 16 lanes; fewer, and
+/// what is left over after whole panels, take the matvec rung.
+const PANEL_FROM: usize = 9;
 
 /// How to open the CPU backend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,6 +76,7 @@ pub struct Cpu {
 struct Shared {
     team: Team,
     quantized: Vec<Block>,
+    panels: Vec<PanelBlock>,
 }
 
 impl Cpu {
@@ -93,6 +98,7 @@ impl Cpu {
         let shared = Mutex::new(Shared {
             team,
             quantized: Vec::new(),
+            panels: Vec::new(),
         });
         Ok(Self {
             table,
@@ -137,6 +143,26 @@ impl Cpu {
                 *block = self.table.quantize(x);
             }
         });
+    }
+
+    /// Packs the first quantised vectors into panels; says how many of the
+    /// `rows` vectors those are.
+    fn pack(&self, shared: &mut Shared, rows: usize, blocks: usize) -> usize {
+        let rest = rows % PANEL;
+        let columns = if rest >= PANEL_FROM {
+            rows
+        } else {
+            rows - rest
+        };
+        let count = columns.div_ceil(PANEL) * blocks;
+        shared.panels.resize(count, PanelBlock::ZERO);
+        let x = &shared.quantized[..columns * blocks];
+        for_chunks(&mut shared.team, &mut shared.panels, 1, |i, panel| {
+            let (p, b) = (i / blocks, i % blocks);
+            let x = &x[p * PANEL * blocks..];
+            panel[0].pack(&x[..x.len().min(PANEL * blocks)], blocks, b);
+        });
+        columns
     }
 
     /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 16
@@ -259,18 +285,35 @@ impl Backend for Cpu {
         if set.iter().any(|w| w.dtype().is_k_quant()) {
             self.quantize(shared, x);
         }
-        let (quantized, blocks) = (&shared.quantized, cols / QK);
+        let blocks = cols / QK;
+        let in_panels = match set.iter().any(|w| w.dtype().is_k_quant()) {
+            true => self.pack(shared, rows, blocks),
+            false => 0,
+        };
+        let (panels, rest) = (&shared.panels, &shared.quantized);
+        let rest = &rest[(in_panels * blocks).min(rest.len())..];
         for_tiles(&mut shared.team, &mut outputs, |which, range, tile| {
             let w = set[which];
             let n = w.row_bytes();
             let bytes = &w.bytes()[range.start * n..range.end * n];
+            let t = &self.table;
+            let left = rows - in_panels;
             match w.dtype() {
-                DType::Q4K => self.table.matvec_q4_k(bytes, quantized, blocks, rows, tile),
-                DType::Q5K => self.table.matvec_q5_k(bytes, quantized, blocks, rows, tile),
-                DType::Q6K => self.table.matvec_q6_k(bytes, quantized, blocks, rows, tile),
-                DType::F16 => self.table.matvec_f16(bytes, x, cols, rows, tile),
-                DType::BF16 => self.table.matvec_bf16(bytes, x, cols, rows, tile),
-                DType::F32 => self.table.matvec_f32(bytes, x, cols, rows, tile),
+                DType::Q4K => {
+                    t.matmul_q4_k(bytes, panels, blocks, in_panels, tile);
+                    t.matvec_q4_k(bytes, rest, blocks, left, &mut tile.after(in_panels));
+                }
+                DType::Q5K => {
+                    t.matmul_q5_k(bytes, panels, blocks, in_panels, tile);
+                    t.matvec_q5_k(bytes, rest, blocks, left, &mut tile.after(in_panels));
+                }
+                DType::Q6K => {
+                    t.matmul_q6_k(bytes, panels, blocks, in_panels, tile);
+                    t.matvec_q6_k(bytes, rest, blocks, left, &mut tile.after(in_panels));
+                }
+                DType::F16 => t.matvec_f16(bytes, x, cols, rows, tile),
+                DType::BF16 => t.matvec_bf16(bytes, x, cols, rows, tile),
+                DType::F32 => t.matvec_f32(bytes, x, cols, rows, tile),
             }
         });
         Ok(())

@@ -62,10 +62,20 @@ pub(crate) struct Tile<'a> {
     width: usize,
     first: usize,
     rows: usize,
+    /// The column that the tile calls 0.
+    column: usize,
     owner: PhantomData<&'a mut [f32]>,
 }
 
 impl Tile<'_> {
+    /// The same rows of the columns from `columns` on.
+    pub(crate) fn after(&mut self, columns: usize) -> Tile<'_> {
+        Tile {
+            column: self.column + columns,
+            ..*self
+        }
+    }
+
     /// Rows of the tile.
     #[inline]
     pub(crate) fn rows(&self) -> usize {
@@ -78,7 +88,7 @@ impl Tile<'_> {
     pub(crate) fn set(&mut self, column: usize, row: usize, values: &[f32]) {
         assert!(row < self.rows, "row {row} of a tile of {}", self.rows);
         let n = values.len().min(self.rows - row);
-        let at = column * self.width + self.first + row;
+        let at = (self.column + column) * self.width + self.first + row;
         assert!(at + n <= self.len, "column {column} of a tile");
         // SAFETY: rows row .. row + n are inside this tile's own rows of the
         // column, which no other tile shares, and inside the buffer.
@@ -124,6 +134,7 @@ pub(crate) fn for_tiles(
             width: *width,
             first: rows.start,
             rows: rows.len(),
+            column: 0,
             owner: PhantomData,
         };
         f(which, rows, &mut tile);

@@ -7,6 +7,7 @@
 pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod kv_store;
+pub(crate) mod matmul;
 pub(crate) mod matvec;
 pub(crate) mod norm;
 pub(crate) mod quantize;

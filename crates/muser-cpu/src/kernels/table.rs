@@ -4,6 +4,7 @@
 //! exist. `unsafe` in this module: a kernel compiled for a level may be called
 //! only on a machine that has the level, which [`KernelTable::new`] checks.
 
+use super::matmul::PanelBlock;
 use super::quantize::Block;
 use crate::kv::HeadView;
 use crate::level::Level;
@@ -87,6 +88,15 @@ table! {
     /// Q6_K rows with quantised vectors of `blocks` blocks.
     "matvec/q6_k" matvec_q6_k = matvec::q6_k::matvec
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q4_K rows with panels of `blocks` blocks.
+    "matmul/q4_k" matmul_q4_k = matmul::q4_k::matmul
+        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q5_K rows with panels of `blocks` blocks.
+    "matmul/q5_k" matmul_q5_k = matmul::q5_k::matmul
+        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q6_K rows with panels of `blocks` blocks.
+    "matmul/q6_k" matmul_q6_k = matmul::q6_k::matmul
+        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
     /// F16 rows with vectors of `cols` values.
     "matvec/f16" matvec_f16 = matvec::f16::matvec
         (w: &[u8], x: &[f32], cols: usize, columns: usize, tile: &mut Tile<'_>);

@@ -7,6 +7,7 @@
 //! | `load_f16` | vcvtph2ps ymm, m128 | 5 | 7 |
 //! | `round` | vroundps | 3 | 8 |
 
+use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked};
 use std::arch::x86_64::*;
 
 /// Eight values.
@@ -186,9 +187,7 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
 pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
     for line in (0..len).step_by(64) {
         let address = x.as_ptr().wrapping_add(at + line);
-        // SAFETY: a prefetch reads nothing that the program can see and
-        // accepts any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
 }
 /// 16 bytes from `at`.
@@ -317,6 +316,152 @@ pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, scale));
     }
     sum
+}
+
+/// Rows side by side of the matrix-matrix rung at 16 columns. Two 8-lane
+/// halves a panel and two rows: 4 sums of products, 4 scaled sums, 2 of the
+/// panel, 1 broadcast, of 16 registers.
+pub(crate) const ROWS_NARROW: usize = 2;
+/// The same at 32 columns: the panels one after the other.
+pub(crate) const ROWS_WIDE: usize = 2;
+
+/// The f16 value in these two bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn factor(lo: u8, hi: u8) -> f32 {
+    let bits = i32::from(u16::from_le_bytes([lo, hi]));
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
+}
+/// Scales, minima and factors of a Q4_K or Q5_K block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn unpack_header(w: &[u8], to: &mut Unpacked) {
+    let (scales, mins) = scales_mins(w);
+    let scales = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(scales));
+    // SAFETY: `scales` has 64 bytes and `pairs` 32; 32 and 16 are written.
+    unsafe {
+        _mm256_storeu_si256(to.scales.as_mut_ptr().cast(), scales);
+        _mm_storeu_si128(to.pairs.as_mut_ptr().cast(), mins);
+    }
+    to.d = factor(w[0], w[1]);
+    to.dmin = factor(w[2], w[3]);
+}
+/// Scales and factor of a Q6_K block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn unpack_signed_header(w: &[u8], to: &mut Unpacked) {
+    let scales = load128(w, 192);
+    let low = _mm256_cvtepi8_epi32(scales);
+    let high = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(scales));
+    // SAFETY: `scales` has 64 bytes and `pairs` 32, and as many are written.
+    unsafe {
+        _mm256_storeu_si256(to.scales[..8].as_mut_ptr().cast(), low);
+        _mm256_storeu_si256(to.scales[8..].as_mut_ptr().cast(), high);
+        _mm256_storeu_si256(to.pairs.as_mut_ptr().cast(), _mm256_cvtepi8_epi16(scales));
+    }
+    to.d = factor(w[208], w[209]);
+}
+/// The 256 codes as bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn store_unpacked(codes: [__m256i; 8], to: &mut Unpacked) {
+    for (to, codes) in to.codes.as_chunks_mut::<8>().0.iter_mut().zip(codes) {
+        // SAFETY: eight words of four bytes.
+        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), codes) };
+    }
+}
+/// Half `h` (8 columns) of a panel's line.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn half<T>(line: &[T; PANEL], h: usize) -> __m256i {
+    const { assert!(size_of::<T>() == 4) };
+    // SAFETY: the slice expression has checked eight values of four bytes.
+    unsafe { _mm256_loadu_si256(line[8 * h..][..8].as_ptr().cast()) }
+}
+
+/// One superblock of `R` rows with `C` panels, added to their chains.
+///
+/// Without VNNI a quad of products is `vpmaddubsw` (two pairs in i16) and the
+/// widening is put off: pairs are added in i16 as long as they fit, and the
+/// `vpmaddwd` that widens them also multiplies by the scale. A pair is at most
+/// 2 · 15 · 127 = 3,810 (Q4_K: 8 fit), 2 · 31 · 127 = 7,874 (Q5_K: 4 fit), 2 ·
+/// 63 · 127 = 16,002 (Q6_K: 2 fit).
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const SIGNED: bool>(
+    rows: &[Unpacked; R],
+    panels: [&PanelBlock; C],
+    acc: &mut [[[[f32; PANEL]; 2]; C]; R],
+) {
+    for (i, panel) in panels.iter().enumerate() {
+        let sums = scaled_sums::<R, S, SIGNED>(rows, panel);
+        for r in 0..R {
+            let [acc, accm] = &mut acc[r][i];
+            for h in 0..2 {
+                let lines: &[[[i16; 2]; PANEL]] =
+                    if SIGNED { &panel.sums16 } else { &panel.sums32 };
+                let mut min = _mm256_setzero_si256();
+                for (pair, line) in rows[r].pairs.iter().zip(lines) {
+                    let pair = _mm256_set1_epi32(pair_word(*pair));
+                    min = _mm256_add_epi32(min, _mm256_madd_epi16(pair, half(line, h)));
+                }
+                let y = load(&panel.d, 8 * h);
+                let d = mul(splat(rows[r].d), y);
+                if SIGNED {
+                    let sum = _mm256_sub_epi32(sums[r][h], _mm256_slli_epi32::<5>(min));
+                    link(acc, 8 * h, sum, d);
+                } else {
+                    link(acc, 8 * h, sums[r][h], d);
+                    link(accm, 8 * h, min, mul(splat(rows[r].dmin), y));
+                }
+            }
+        }
+    }
+}
+/// Σ_j s_j · a_j of each row and half of a panel.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn scaled_sums<const R: usize, const S: usize, const SIGNED: bool>(
+    rows: &[Unpacked; R],
+    panel: &PanelBlock,
+) -> [[__m256i; 2]; R] {
+    let zero = _mm256_setzero_si256();
+    let mut sums = [[zero; 2]; R];
+    // Quads whose pairs fit in i16 together; a fifth bit is not known here, so
+    // formats with minima take what Q5_K allows.
+    let together = if SIGNED { 2 } else { 4 };
+    for k in (0..64).step_by(together) {
+        let mut pairs = [[zero; 2]; R];
+        for line in k..k + together {
+            let q = [half(&panel.q[line], 0), half(&panel.q[line], 1)];
+            for r in 0..R {
+                let w = _mm256_set1_epi32(i32::from_le_bytes(rows[r].codes[line]));
+                for h in 0..2 {
+                    let products = _mm256_maddubs_epi16(w, q[h]);
+                    pairs[r][h] = _mm256_add_epi16(pairs[r][h], products);
+                }
+            }
+        }
+        for r in 0..R {
+            let scale = _mm256_set1_epi16(rows[r].scales[k * S / 64] as i16);
+            for h in 0..2 {
+                let scaled = _mm256_madd_epi16(pairs[r][h], scale);
+                sums[r][h] = _mm256_add_epi32(sums[r][h], scaled);
+            }
+        }
+    }
+    sums
+}
+/// Two i16 as the word that is broadcast.
+pub(crate) fn pair_word([a, b]: [i16; 2]) -> i32 {
+    i32::from(a) & 0xffff | i32::from(b) << 16
+}
+/// `acc = fma(f32(sum), factor, acc)` in eight lanes from `at`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn link(acc: &mut [f32; PANEL], at: usize, sum: __m256i, factor: V) {
+    let next = fma(_mm256_cvtepi32_ps(sum), factor, load(acc, at));
+    store(acc, at, next);
 }
 
 super::math::functions!("avx2,fma,f16c");

@@ -6,6 +6,7 @@
 //! replaces the pair `vpmaddubsw`, `vpmaddwd` of the avx2 level and cannot
 //! saturate.
 
+use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked};
 use std::arch::x86_64::*;
 
 /// Sixteen values.
@@ -309,6 +310,101 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
     let first = _mm512_packs_epi32(quads(0), quads(1));
     let second = _mm512_packs_epi32(quads(2), quads(3));
     _mm512_dpwssd_epi32(_mm512_madd_epi16(first, scales[0]), second, scales[1])
+}
+
+pub(crate) use super::avx2::prefetch;
+
+/// Rows side by side of the matrix-matrix rung at 16 columns: 8 sums of
+/// products, 8 scaled sums, 1 of the panel, 1 broadcast, of 32 registers.
+pub(crate) const ROWS_NARROW: usize = 8;
+/// The same at 32 columns: 4 rows by 2 panels.
+pub(crate) const ROWS_WIDE: usize = 4;
+
+/// The 256 codes as bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn store_unpacked(codes: [__m512i; 4], to: &mut Unpacked) {
+    for (to, codes) in to.codes.as_chunks_mut::<16>().0.iter_mut().zip(codes) {
+        // SAFETY: sixteen words of four bytes.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), codes) };
+    }
+}
+/// A line of a panel.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn line<T>(line: &[T; PANEL]) -> __m512i {
+    const { assert!(size_of::<T>() == 4) };
+    // SAFETY: sixteen values of four bytes.
+    unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
+}
+
+/// One superblock of `R` rows with `C` panels, added to their chains.
+///
+/// A product of 64 is one `vpdpbusd` whose weights are broadcast from memory (a
+/// load, no arithmetic) and whose activations are a line of the panel, loaded
+/// once for all rows: (R + C) loads for R · C products.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const SIGNED: bool>(
+    rows: &[Unpacked; R],
+    panels: [&PanelBlock; C],
+    acc: &mut [[[[f32; PANEL]; 2]; C]; R],
+) {
+    let zero = _mm512_setzero_si512();
+    let mut sums = [[zero; C]; R];
+    for j in 0..S {
+        let mut products = [[zero; C]; R];
+        for k in j * (64 / S)..(j + 1) * (64 / S) {
+            let q: [__m512i; C] = std::array::from_fn(|c| line(&panels[c].q[k]));
+            for r in 0..R {
+                let w = _mm512_set1_epi32(i32::from_le_bytes(rows[r].codes[k]));
+                for c in 0..C {
+                    products[r][c] = _mm512_dpbusd_epi32(products[r][c], w, q[c]);
+                }
+            }
+        }
+        for r in 0..R {
+            let scale = _mm512_set1_epi32(rows[r].scales[j]);
+            for c in 0..C {
+                let scaled = _mm512_mullo_epi32(products[r][c], scale);
+                sums[r][c] = _mm512_add_epi32(sums[r][c], scaled);
+            }
+        }
+    }
+    for c in 0..C {
+        let y = load(&panels[c].d, 0);
+        let lines: &[[[i16; 2]; PANEL]] = if SIGNED {
+            &panels[c].sums16
+        } else {
+            &panels[c].sums32
+        };
+        for r in 0..R {
+            let mut min = zero;
+            for (pair, sums) in rows[r].pairs.iter().zip(lines) {
+                let pair = _mm512_set1_epi32(super::avx2::pair_word(*pair));
+                min = _mm512_dpwssd_epi32(min, pair, line(sums));
+            }
+            let [acc, accm] = &mut acc[r][c];
+            let d = mul(splat(rows[r].d), y);
+            if SIGNED {
+                link(
+                    acc,
+                    _mm512_sub_epi32(sums[r][c], _mm512_slli_epi32::<5>(min)),
+                    d,
+                );
+            } else {
+                link(acc, sums[r][c], d);
+                link(accm, min, mul(splat(rows[r].dmin), y));
+            }
+        }
+    }
+}
+/// `acc = fma(f32(sum), factor, acc)`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn link(acc: &mut [f32; PANEL], sum: __m512i, factor: V) {
+    let next = fma(_mm512_cvtepi32_ps(sum), factor, load(acc, 0));
+    store(acc, 0, next);
 }
 
 super::math::functions!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");

@@ -4,6 +4,7 @@
 //! exact by IEEE and slow (2 to 3 ns): the price of the same bits on a machine
 //! without the instruction.
 
+use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked};
 use muser_quant::{bf16, f16};
 
 /// One value.
@@ -90,6 +91,51 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
 /// The halving tree over the lanes of one vector.
 pub(crate) fn halve_lanes(v: V) -> f32 {
     v
+}
+
+/// Rows side by side of the matrix-matrix rung at 16 columns, and at 32.
+pub(crate) const ROWS_NARROW: usize = 1;
+/// See [`ROWS_NARROW`].
+pub(crate) const ROWS_WIDE: usize = 1;
+
+/// Nothing to do: portable code leaves the cache to the hardware.
+pub(crate) fn prefetch(_: &[u8], _: usize, _: usize) {}
+
+/// One superblock of `R` rows with `C` panels, added to their chains.
+pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const SIGNED: bool>(
+    rows: &[Unpacked; R],
+    panels: [&PanelBlock; C],
+    acc: &mut [[[[f32; PANEL]; 2]; C]; R],
+) {
+    for (row, acc) in rows.iter().zip(acc) {
+        for (panel, [acc, accm]) in panels.iter().zip(acc) {
+            let (mut sum, mut min) = ([0i32; PANEL], [0i32; PANEL]);
+            for (k, (w, q)) in row.codes.iter().zip(&panel.q).enumerate() {
+                let scale = row.scales[k * S / 64];
+                for (sum, q) in sum.iter_mut().zip(q) {
+                    let products = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q));
+                    *sum += scale * products.sum::<i32>();
+                }
+            }
+            let sums: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
+            for (pair, sums) in row.pairs.iter().zip(sums) {
+                for (min, s) in min.iter_mut().zip(sums) {
+                    *min +=
+                        i32::from(pair[0]) * i32::from(s[0]) + i32::from(pair[1]) * i32::from(s[1]);
+                }
+            }
+            for lane in 0..PANEL {
+                let y = panel.d[lane];
+                if SIGNED {
+                    let sum = sum[lane] - (min[lane] << 5);
+                    acc[lane] = (sum as f32).mul_add(row.d * y, acc[lane]);
+                } else {
+                    acc[lane] = (sum[lane] as f32).mul_add(row.d * y, acc[lane]);
+                    accm[lane] = (min[lane] as f32).mul_add(row.dmin * y, accm[lane]);
+                }
+            }
+        }
+    }
 }
 
 super::math::functions!();

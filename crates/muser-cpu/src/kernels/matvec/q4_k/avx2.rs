@@ -4,10 +4,13 @@
 //! products, at most 2 · 15 · 127 = 3,810 in magnitude: no saturation), 8 `vpmaddwd` with
 //! the sub-block's scale, 8 adds.
 
+use crate::kernels::matmul::Unpacked;
 use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
-use crate::simd::avx2::{self as v, chain4, difference4, factors4, load_sums8, prefetch, zero4};
+use crate::simd::avx2::{
+    self as v, chain4, difference4, factors4, load_sums8, prefetch, unpack_header, zero4,
+};
 use muser_quant::q4_k::BYTES;
 use std::arch::x86_64::*;
 
@@ -61,4 +64,12 @@ fn codes(w: &[u8; BYTES]) -> [__m256i; 8] {
         out[2 * g + 1] = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), nibble);
     }
     out
+}
+
+/// Unpacks a superblock for the matrix-matrix rung.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
+    v::store_unpacked(codes(w), to);
+    unpack_header(w, to);
 }

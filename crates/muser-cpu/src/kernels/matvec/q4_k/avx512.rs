@@ -8,10 +8,11 @@
 //! multiply-adds, against 8 `vpmulld` and 8 adds if the scales were applied in
 //! i32. Scales and minima of four rows are unpacked in one register.
 
+use crate::kernels::matmul::Unpacked;
 use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
-use crate::simd::avx2::{chain4, difference4, load_sums8, prefetch, zero4};
+use crate::simd::avx2::{chain4, difference4, load_sums8, prefetch, unpack_header, zero4};
 use crate::simd::avx512 as v;
 use muser_quant::q4_k::BYTES;
 use std::arch::x86_64::*;
@@ -67,4 +68,12 @@ fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
         *out = _mm512_and_si512(_mm512_srlv_epi64(packed, shift), nibble);
     }
     out
+}
+
+/// Unpacks a superblock for the matrix-matrix rung.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
+    v::store_unpacked(codes(w), to);
+    unpack_header(w, to);
 }

@@ -52,3 +52,16 @@ fn result(acc: f32, accm: f32) -> f32 {
 }
 
 crate::kernels::matvec::k_quant_scalar!();
+
+/// Unpacks a superblock for the matrix-matrix rung.
+pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut crate::kernels::matmul::Unpacked) {
+    let u = unpack(w);
+    to.codes.as_flattened_mut().copy_from_slice(&u.codes);
+    for (to, s) in to.scales.iter_mut().zip(u.scales) {
+        *to = i32::from(s);
+    }
+    for (to, m) in to.pairs.as_flattened_mut().iter_mut().zip(u.mins) {
+        *to = i16::from(m);
+    }
+    (to.d, to.dmin) = (u.d, u.dmin);
+}

@@ -5,11 +5,13 @@
 //! `vpmaddwd` with the scales of two sub-blocks, 8 adds; the 32 that each code
 //! is too large is taken off with one `vpmaddwd` of scales and sums.
 
+use crate::kernels::matmul::Unpacked;
 use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
 use crate::simd::avx2::{
-    self as v, chain4, factors4, load_sums16, load128, prefetch, to_array4, zero4,
+    self as v, chain4, factors4, load_sums16, load128, prefetch, to_array4, unpack_signed_header,
+    zero4,
 };
 use muser_quant::q6_k::BYTES;
 use std::arch::x86_64::*;
@@ -94,4 +96,12 @@ fn codes(w: &[u8; BYTES]) -> [__m256i; 8] {
         }
     }
     out
+}
+
+/// Unpacks a superblock for the matrix-matrix rung: codes `0..=63`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
+    v::store_unpacked(codes(w), to);
+    unpack_signed_header(w, to);
 }

@@ -6,10 +6,13 @@
 //! 2 `vpdpwssd` with the signed scales; the 32 that each code is too large is
 //! taken off with one `vpmaddwd` of scales and sums.
 
+use crate::kernels::matmul::Unpacked;
 use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
-use crate::simd::avx2::{chain4, factors4, load_sums16, load128, prefetch, to_array4, zero4};
+use crate::simd::avx2::{
+    chain4, factors4, load_sums16, load128, prefetch, to_array4, unpack_signed_header, zero4,
+};
 use crate::simd::avx512 as v;
 use muser_quant::q6_k::BYTES;
 use std::arch::x86_64::*;
@@ -88,4 +91,12 @@ fn scales_for_packs(scales: __m256i) -> [__m512i; 2] {
         _mm512_permutexvar_epi16(first, scales),
         _mm512_permutexvar_epi16(second, scales),
     ]
+}
+
+/// Unpacks a superblock for the matrix-matrix rung: codes `0..=63`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
+    v::store_unpacked(codes(w), to);
+    unpack_signed_header(w, to);
 }
