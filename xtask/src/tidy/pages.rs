@@ -67,7 +67,7 @@ fn constants() -> Vec<(String, String)> {
     }
     all.push(("LANES".to_owned(), reduce::LANES.to_string()));
     all.push(("CHUNK".to_owned(), attention::CHUNK.to_string()));
-    all.push(("QK".to_owned(), "256".to_owned()));
+    all.push(("QK".to_owned(), muser_quant::QK.to_string()));
     all.push((
         "version".to_owned(),
         muser_ops::Lane::Strict.version().to_string(),

@@ -162,6 +162,11 @@ pub fn run<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
         Some(seed) => seed,
         None => panic!("MUSER_SEED: expected a number of 64 bits, found {s:?}"),
     });
+    run_with(backend, group, seed)
+}
+
+/// [`run`] with this seed whatever the environment says.
+fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     let info = backend.info();
     let mut suite = Suite {
         subject: backend,

@@ -2,7 +2,7 @@
 //! way each.
 
 use super::broken::{Broken, Fault};
-use super::{Group, Report, SEED, groups, parse_seed, run};
+use super::{Group, Report, SEED, groups, parse_seed, run_with};
 use muser_quant::DType;
 
 mod on_the_oracle {
@@ -12,7 +12,7 @@ mod on_the_oracle {
 /// Whether the suite sees the fault; a fault that it sees is reported as what
 /// it is, with where it is.
 fn caught(group: Group, fault: Fault) -> bool {
-    let report = run(&Broken(fault), group, SEED);
+    let report = run_with(&Broken(fault), group, SEED);
     assert!(report.cases > 0);
     if report.is_ok() {
         return false;
@@ -94,9 +94,9 @@ fn faults_of_one_operation_are_caught() {
 
 #[test]
 fn a_report_repeats_with_its_seed_and_differs_with_another() {
-    let first = run(&Broken(Fault::OneUlp), Group::Rope, 5);
-    let again = run(&Broken(Fault::OneUlp), Group::Rope, 5);
-    let other = run(&Broken(Fault::OneUlp), Group::Rope, 6);
+    let first = run_with(&Broken(Fault::OneUlp), Group::Rope, 5);
+    let again = run_with(&Broken(Fault::OneUlp), Group::Rope, 5);
+    let other = run_with(&Broken(Fault::OneUlp), Group::Rope, 6);
     assert_eq!(first.failures, again.failures);
     assert_ne!(first.failures, other.failures);
 }
