@@ -3,6 +3,7 @@
 //! Each operation is a descriptor, a contract in its module's documentation,
 //! and a scalar function that *is* the contract: the oracle. Backends
 //! implement [`Backend`]; [`oracle::Oracle`] does so with the oracle functions
+//! alone, slowly, and the suite in `conformance` (feature `conformance`) runs
 //! any other backend against it, bit for bit.
 //!
 //! The arithmetic here is the lane [`Lane::Strict`], version 1, of
