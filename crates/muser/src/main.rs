@@ -1,2 +1,23 @@
-//! The muser binary.
-fn main() {}
+//! The `muser` binary: a command line over the engine.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod cli;
+mod commands;
+mod embedded;
+mod exit;
+mod interrupt;
+mod load;
+mod output;
+mod prompt;
+mod sampling;
+mod token_list;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let result = interrupt::install().and_then(|()| commands::run(&cli));
+    exit::code(result)
+}

@@ -1,0 +1,86 @@
+//! The command line.
+
+use crate::{commands, exit};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use muser_cpu::Level;
+use std::path::PathBuf;
+
+/// muser runs Muse Glimmer models from GGUF files, and gives the same bits
+/// however it computes them: any number of threads, any instruction set, any
+/// cut of the prompt.
+#[derive(Debug, Parser)]
+#[command(
+    name = "muser",
+    version,
+    propagate_version = true,
+    after_help = format!("{EXAMPLES}\n\n{}", exit::HELP),
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub(crate) common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  muser run                              a story from the embedded model
+  muser run \"I want a story about a fox.\" -n 200 --seed 7
+  muser chat
+  muser --model FILE.gguf inspect --tensors
+  muser doctor";
+
+/// What every command takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Common {
+    /// The model, a GGUF file; without it, the embedded one
+    #[arg(long, global = true, env = "MUSER_MODEL", value_name = "FILE")]
+    pub(crate) model: Option<PathBuf>,
+    /// Threads to compute with; without it, as many as the machine gives
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+    /// Instruction set: scalar, avx2 or avx512; without it, the best one
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) level: Option<Level>,
+    /// Arithmetic to compute in
+    #[arg(long, global = true, value_enum, default_value_t = LaneArg::Strict)]
+    pub(crate) lane: LaneArg,
+    /// Nothing on standard error but errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+}
+
+/// The lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LaneArg {
+    /// One answer: the same bits however it is computed
+    Strict,
+}
+
+/// The commands, one module each.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Continue a prompt: text in, text out
+    Run(Box<commands::run::RunArgs>),
+    /// Talk with the model
+    Chat(Box<commands::chat::ChatArgs>),
+    /// Show what is in a GGUF file
+    Inspect(commands::inspect::InspectArgs),
+    /// Turn text into token ids
+    Tokenize(commands::tokenize::TokenizeArgs),
+    /// Turn token ids into text
+    Detokenize(commands::detokenize::DetokenizeArgs),
+    /// Write the logits after each token of a sequence
+    Logits(commands::logits::LogitsArgs),
+    /// Measure how well the model predicts a text
+    Perplexity(commands::perplexity::PerplexityArgs),
+    /// Dequantise a model's matrices to F16, BF16 or F32
+    Convert(commands::convert::ConvertArgs),
+    /// Write a model of random weights
+    Synth(commands::synth::SynthArgs),
+    /// Show what this machine gives: level, kernels, threads, read bandwidth
+    Doctor(commands::doctor::DoctorArgs),
+}

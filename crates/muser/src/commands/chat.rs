@@ -1,0 +1,263 @@
+//! `muser chat`: a conversation in a line editor.
+
+use crate::backend::Device;
+use crate::cli::Common;
+use crate::load::{self, Loaded};
+use crate::output::note;
+use crate::sampling::SamplingArgs;
+use crate::{interrupt, output};
+use anyhow::Context as _;
+use clap::Args;
+use muser_engine::{Event, GenerateOptions, Sampler, Session, StopReason, generate};
+use muser_text::Message;
+use rustyline::DefaultEditor;
+use rustyline::config::Config;
+use rustyline::error::ReadlineError;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+/// A conversation with the model, in a line editor with history.
+///
+/// Ctrl-C stops an answer, not the program; Ctrl-D or /quit ends it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+In the conversation:
+  /reset      forget everything said so far
+  /help       the commands
+  /quit       end (or Ctrl-D)
+  a line that ends with \\ goes on in the next one
+
+Examples:
+  muser chat
+  muser chat --system \"You tell short stories.\" --temperature 0.5
+  printf 'Hello\\n/quit\\n' | muser chat --quiet --seed 1
+
+The history of your lines is kept in $XDG_STATE_HOME/muser/chat_history
+(--no-history keeps none).")]
+pub(crate) struct ChatArgs {
+    /// A system message before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// The most tokens of an answer
+    #[arg(short = 'n', long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// Positions of the context; without it, the model's own number
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// Sampling.
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Do not keep the history of your lines
+    #[arg(long)]
+    no_history: bool,
+}
+
+const HELP: &str = "\
+/reset  forget everything said so far
+/help   this
+/quit   end (or Ctrl-D); Ctrl-C stops an answer
+A line that ends with \\ goes on in the next one.";
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &ChatArgs) -> anyhow::Result<()> {
+    let loaded = load::model(common)?;
+    let mut chat = Chat::new(&loaded, args)?;
+    let history = if args.no_history {
+        None
+    } else {
+        history_file()
+    };
+    let config = Config::builder()
+        .auto_add_history(true)
+        .max_history_size(1000)?
+        .build();
+    let mut editor = DefaultEditor::with_config(config).context("the line editor")?;
+    if let Some(path) = &history {
+        // None yet, most likely.
+        let _ = editor.load_history(path);
+    }
+    if !common.quiet {
+        let seed = chat.sampler.params().seed;
+        note(format_args!("{} · seed {seed} · /help", title(&loaded)));
+    }
+    interrupt::set_mode(interrupt::Mode::Always);
+    let result = converse(&mut chat, &mut editor);
+    if let Some(path) = &history
+        && let Err(e) = save(&mut editor, path)
+    {
+        note(format_args!(
+            "the history is not kept: {}: {e}",
+            path.display()
+        ));
+    }
+    result
+}
+
+fn title(loaded: &Loaded) -> &str {
+    match loaded.model.config().name.as_str() {
+        "" => &loaded.path,
+        name => name,
+    }
+}
+
+fn history_file() -> Option<PathBuf> {
+    let absolute = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    let state = absolute("XDG_STATE_HOME");
+    let state = state.or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    Some(state.join("muser").join("chat_history"))
+}
+
+fn save(editor: &mut DefaultEditor, path: &PathBuf) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    Ok(editor.save_history(path)?)
+}
+
+fn converse(chat: &mut Chat<'_>, editor: &mut DefaultEditor) -> anyhow::Result<()> {
+    while let Some(line) = read(editor)? {
+        match line.trim() {
+            "" => (),
+            "/quit" | "/exit" => break,
+            "/reset" => chat.reset(),
+            "/help" => output::line(format_args!("{HELP}"))?,
+            command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
+                note(format_args!("{command}: no such command; /help lists them"));
+            }
+            _ => chat.answer(line)?,
+        }
+    }
+    Ok(())
+}
+
+/// One entry, of several lines where they end with a backslash; `None` at the
+/// end of input.
+fn read(editor: &mut DefaultEditor) -> anyhow::Result<Option<String>> {
+    let mut text = String::new();
+    loop {
+        let prompt = if text.is_empty() { "> " } else { ". " };
+        match editor.readline(prompt) {
+            Ok(line) => match line.strip_suffix('\\') {
+                Some(begun) => text = text + begun + "\n",
+                None => return Ok(Some(text + &line)),
+            },
+            // Drops the line, like a shell.
+            Err(ReadlineError::Interrupted) => text.clear(),
+            Err(ReadlineError::Eof) => return Ok(None),
+            Err(e) => return Err(e).context("the line editor"),
+        }
+    }
+}
+
+struct Chat<'a> {
+    loaded: &'a Loaded,
+    session: Session<Device>,
+    sampler: Sampler,
+    options: GenerateOptions,
+    messages: Vec<Message>,
+    /// System messages that every conversation begins with.
+    fixed: usize,
+}
+
+impl<'a> Chat<'a> {
+    fn new(loaded: &'a Loaded, args: &ChatArgs) -> anyhow::Result<Self> {
+        let model = &loaded.model;
+        model.chat_template()?;
+        let ends = model.tokenizer()?.eog().iter();
+        let system = args
+            .system
+            .iter()
+            .map(|text| message("system", text.clone()));
+        let messages: Vec<Message> = system.collect();
+        Ok(Self {
+            loaded,
+            session: load::session(model, args.context)?,
+            sampler: args.sampling.sampler(model.config().vocab, ends)?,
+            options: GenerateOptions {
+                max_tokens: args.max_tokens,
+                stop: Vec::new(),
+                header_end: model.header_end(),
+            },
+            fixed: messages.len(),
+            messages,
+        })
+    }
+
+    fn reset(&mut self) {
+        self.messages.truncate(self.fixed);
+        self.session.clear();
+    }
+
+    /// Answers one message. What the model refuses is told, and the message
+    /// forgotten: the conversation goes on.
+    fn answer(&mut self, text: String) -> anyhow::Result<()> {
+        interrupt::set_mode(interrupt::Mode::Always);
+        self.messages.push(message("user", text));
+        match self.generate() {
+            Ok((answer, cancelled)) => {
+                if cancelled {
+                    note(format_args!("(stopped)"));
+                }
+                self.messages.push(message("assistant", answer));
+                Ok(())
+            }
+            Err(e) => {
+                self.messages.pop();
+                let Some(refusal) = e.downcast_ref::<muser_engine::Error>() else {
+                    return Err(e);
+                };
+                note(format_args!("error: {refusal}"));
+                if let muser_engine::Error::ContextFull { .. } = refusal {
+                    note(format_args!(
+                        "  your message is forgotten; /reset starts anew"
+                    ));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The answer, and whether Ctrl-C stopped it.
+    fn generate(&mut self) -> anyhow::Result<(String, bool)> {
+        let prompt = self.loaded.model.chat_prompt(&self.messages)?;
+        let mut written: io::Result<()> = Ok(());
+        let mut ends_line = true;
+        let mut each = |event: Event<'_>| {
+            if let (Event::Text(text), Ok(())) = (event, &written) {
+                let mut out = io::stdout().lock();
+                written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                ends_line = text.ends_with('\n');
+                if written.is_err() {
+                    interrupt::FLAG.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+            }
+        };
+        let (session, sampler) = (&mut self.session, &mut self.sampler);
+        let result = generate(
+            session,
+            &prompt,
+            sampler,
+            &self.options,
+            &interrupt::FLAG,
+            &mut each,
+        );
+        written?;
+        if !ends_line {
+            output::line(format_args!(""))?;
+        }
+        let generation = result?;
+        Ok((generation.text, generation.reason == StopReason::Cancelled))
+    }
+}
+
+fn message(role: &str, content: String) -> Message {
+    Message {
+        role: role.to_owned(),
+        content,
+        ..Message::default()
+    }
+}

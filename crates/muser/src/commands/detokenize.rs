@@ -1,0 +1,39 @@
+//! `muser detokenize`: token ids to text.
+
+use crate::cli::Common;
+use crate::{load, output, prompt, token_list};
+use clap::Args;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Turns token ids into text.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  muser detokenize 4088,377,274
+  muser detokenize --special @story.ids
+  muser tokenize \"Hello\" | muser detokenize")]
+pub(crate) struct DetokenizeArgs {
+    /// The ids: 1,2,3 or @FILE; without it, standard input
+    #[arg(value_name = "IDS")]
+    ids: Option<String>,
+    /// Show special tokens as they are written
+    #[arg(long)]
+    special: bool,
+}
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &DetokenizeArgs) -> anyhow::Result<()> {
+    let tokenizer = load::tokenizer(common)?;
+    let ids = match &args.ids {
+        Some(list) => token_list::read(list)?,
+        None => token_list::parse(&prompt::text_file(Path::new("-"))?)?,
+    };
+    let text = tokenizer.decode(&ids, args.special)?;
+    if text.ends_with('\n') {
+        let mut out = std::io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        return Ok(out.flush()?);
+    }
+    Ok(output::line(format_args!("{text}"))?)
+}

@@ -1,0 +1,123 @@
+//! `muser doctor`: what this machine gives.
+
+use crate::cli::Common;
+use crate::{backend, embedded, output};
+use clap::Args;
+use muser_cpu::Level;
+use muser_ops::Backend as _;
+
+/// Shows what this machine gives: levels, kernels chosen, threads, and the
+/// read bandwidth that decoding is measured against.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  muser doctor
+  muser doctor --level avx2 --threads 1
+  muser doctor --json | jq .read_bandwidth")]
+pub(crate) struct DoctorArgs {
+    /// Bytes to read for the bandwidth, in MiB: several times the last-level cache
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    buffer: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Report {
+    version: &'static str,
+    target: String,
+    lane: String,
+    lane_version: u32,
+    level: String,
+    levels: Vec<LevelReport>,
+    threads: usize,
+    threads_available: usize,
+    /// Bytes a second.
+    read_bandwidth: f64,
+    kernels: Vec<String>,
+    embedded_model: Option<usize>,
+}
+
+#[derive(serde::Serialize)]
+struct LevelReport {
+    level: &'static str,
+    available: bool,
+    missing: Vec<&'static str>,
+}
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &DoctorArgs) -> anyhow::Result<()> {
+    let device = backend::open(common)?;
+    let info = device.info();
+    let level = |level: &Level| LevelReport {
+        level: level.name(),
+        available: level.is_available(),
+        missing: level.missing(),
+    };
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+        lane: info.lane.to_string(),
+        lane_version: info.lane.version(),
+        level: info.level.clone(),
+        levels: Level::ALL.iter().map(level).collect(),
+        threads: info.threads,
+        threads_available: std::thread::available_parallelism().map_or(1, usize::from),
+        read_bandwidth: device.read_bandwidth((args.buffer as usize) << 20),
+        kernels: device.kernels(),
+        embedded_model: embedded::file().map(<[u8]>::len),
+    };
+    if args.json {
+        return output::json(&report);
+    }
+    Ok(output::line(format_args!("{}", report.text(args)))?)
+}
+
+impl Report {
+    fn text(&self, args: &DoctorArgs) -> String {
+        let levels: Vec<String> = self.levels.iter().map(LevelReport::text).collect();
+        let embedded = match self.embedded_model {
+            Some(bytes) => output::bytes(bytes as u64),
+            None => "none".to_owned(),
+        };
+        let rows = [
+            ("muser", format!("{} on {}", self.version, self.target)),
+            ("lane", format!("{} v{}", self.lane, self.lane_version)),
+            ("level", format!("{} of {}", self.level, levels.join(", "))),
+            (
+                "threads",
+                format!("{} of {}", self.threads, self.threads_available),
+            ),
+            (
+                "read bandwidth",
+                format!(
+                    "{:.1} GB/s over {} MiB",
+                    self.read_bandwidth / 1e9,
+                    args.buffer
+                ),
+            ),
+            ("embedded model", embedded),
+            ("kernels", self.kernels.len().to_string()),
+        ];
+        let mut text = String::new();
+        for (name, value) in rows {
+            text += &format!("{name:<16}{value}\n");
+        }
+        for kernel in &self.kernels {
+            text += &format!("  {kernel}\n");
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+}
+
+impl LevelReport {
+    fn text(&self) -> String {
+        if self.available {
+            return self.level.to_owned();
+        }
+        format!("{} (not here: {})", self.level, self.missing.join(" "))
+    }
+}

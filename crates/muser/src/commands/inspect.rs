@@ -1,0 +1,261 @@
+//! `muser inspect`: what is in a GGUF file.
+
+use crate::cli::Common;
+use crate::load;
+use crate::output;
+use clap::Args;
+use muser_gguf::{Gguf, TensorInfo, Value};
+use muser_model::Config;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Shows what is in a GGUF file: metadata, geometry, and the tensors by class
+/// with their formats, counts and bytes. No weight is read.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  muser inspect
+  muser inspect model.gguf --tensors
+  muser inspect model.gguf --json | jq .geometry")]
+pub(crate) struct InspectArgs {
+    /// The file; without it, the model of --model
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &InspectArgs) -> anyhow::Result<()> {
+    let path = args.file.as_deref().or(common.model.as_deref());
+    let (name, gguf) = load::file(path)?;
+    // A file of another architecture can be looked at all the same.
+    let config = Config::from_gguf(&gguf).map_err(|e| e.to_string());
+    if args.json {
+        return output::json(&as_json(&name, &gguf, &config, args.tensors));
+    }
+    let text = as_text(&name, &gguf, &config, args.tensors);
+    Ok(output::line(format_args!("{}", text.trim_end()))?)
+}
+
+/// Tensors of one class and format.
+#[derive(Default)]
+struct Group {
+    count: usize,
+    elements: u64,
+    bytes: u64,
+}
+
+/// A tensor's class: its name with the layer's number left out.
+fn class(name: &str) -> String {
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let parts = name
+        .split('.')
+        .map(|part| if is_number(&part) { "N" } else { part });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// By class and format, in the order of first appearance.
+fn groups(tensors: &[TensorInfo]) -> Vec<((String, String), Group)> {
+    let mut index = BTreeMap::new();
+    let mut groups: Vec<((String, String), Group)> = Vec::new();
+    for tensor in tensors {
+        let key = (class(&tensor.name), tensor.ty.to_string());
+        let at = *index.entry(key.clone()).or_insert_with(|| {
+            groups.push((key, Group::default()));
+            groups.len() - 1
+        });
+        let group = &mut groups[at].1;
+        group.count += 1;
+        group.elements = group.elements.saturating_add(tensor.n_elements);
+        group.bytes = group.bytes.saturating_add(tensor.byte_len);
+    }
+    groups
+}
+
+fn geometry(config: &Config) -> Vec<(&'static str, String)> {
+    let full = config.sliding.iter().filter(|s| !**s).count();
+    vec![
+        ("layers", config.layers.to_string()),
+        (
+            "sliding layers",
+            format!("{} of window {}", config.layers - full, config.window),
+        ),
+        ("full layers", full.to_string()),
+        ("hidden", config.hidden.to_string()),
+        ("query heads", config.heads.to_string()),
+        ("KV heads", config.kv_heads.to_string()),
+        ("head dim", config.head_dim.to_string()),
+        ("FFN width", config.ffn.to_string()),
+        ("vocabulary", config.vocab.to_string()),
+        ("context", config.context.to_string()),
+        ("RoPE base", config.rope_base.to_string()),
+        ("norm epsilon", config.rms_eps.to_string()),
+        ("logit scale", config.logit_scale.to_string()),
+        (
+            "logit cap",
+            config
+                .softcap
+                .map_or("none".to_owned(), |cap| cap.to_string()),
+        ),
+    ]
+}
+
+/// A value for people: on one line, long ones cut.
+fn short(value: &Value) -> String {
+    const MOST: usize = 100;
+    let text = match value {
+        Value::String(text) => format!("{text:?}"),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}… ({} characters)", &text[..at], text.chars().count()),
+        None => text,
+    }
+}
+
+fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) -> String {
+    let mut text = String::new();
+    let parameters: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "{name}: GGUF v{}, {}, {} tensors, {parameters} parameters\n\nMetadata",
+        gguf.version(),
+        output::bytes(gguf.file_len()),
+        gguf.tensors().len(),
+    );
+    for entry in gguf.metadata().iter() {
+        let _ = writeln!(text, "  {:<44} {}", entry.key, short(&entry.value));
+    }
+    let _ = writeln!(text, "\nGeometry");
+    match config {
+        Ok(config) => {
+            for (name, value) in geometry(config) {
+                let _ = writeln!(text, "  {name:<16} {value}");
+            }
+        }
+        Err(why) => {
+            let _ = writeln!(text, "  not a model that muser runs: {why}");
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\nTensors\n  {:<36} {:<6} {:>6} {:>16} {:>16}",
+        "class", "format", "count", "elements", "bytes"
+    );
+    for ((class, ty), group) in groups(gguf.tensors()) {
+        let Group {
+            count,
+            elements,
+            bytes,
+        } = group;
+        let _ = writeln!(
+            text,
+            "  {class:<36} {ty:<6} {count:>6} {elements:>16} {bytes:>16}"
+        );
+    }
+    if all {
+        let _ = writeln!(text, "\nEvery tensor");
+        for t in gguf.tensors() {
+            let _ = writeln!(
+                text,
+                "  {:<36} {:<6} {:<18} {:>14} bytes at {}",
+                t.name,
+                t.ty.to_string(),
+                format!("{:?}", t.dims),
+                t.byte_len,
+                t.offset
+            );
+        }
+    }
+    text
+}
+
+fn as_json(
+    name: &str,
+    gguf: &Gguf,
+    config: &Result<Config, String>,
+    all: bool,
+) -> serde_json::Value {
+    let metadata: serde_json::Map<String, serde_json::Value> = gguf
+        .metadata()
+        .iter()
+        .map(|entry| (entry.key.clone(), value_json(&entry.value)))
+        .collect();
+    let classes: Vec<_> = groups(gguf.tensors())
+        .into_iter()
+        .map(|((class, ty), group)| {
+            json!({ "class": class, "format": ty, "count": group.count,
+                    "elements": group.elements, "bytes": group.bytes })
+        })
+        .collect();
+    let mut report = json!({
+        "file": name,
+        "version": gguf.version(),
+        "bytes": gguf.file_len(),
+        "metadata": metadata,
+        "classes": classes,
+    });
+    match config {
+        Ok(c) => {
+            report["geometry"] = json!({
+                "layers": c.layers, "sliding": c.sliding, "window": c.window,
+                "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads,
+                "head_dim": c.head_dim, "ffn": c.ffn, "vocab": c.vocab,
+                "context": c.context, "rope_base": c.rope_base,
+                "rms_eps": c.rms_eps, "logit_scale": c.logit_scale,
+                "softcap": c.softcap,
+            });
+        }
+        Err(why) => report["unsupported"] = json!(why),
+    }
+    if all {
+        let tensor = |t: &TensorInfo| {
+            json!({ "name": t.name, "format": t.ty.to_string(), "dims": t.dims,
+                    "offset": t.offset, "bytes": t.byte_len })
+        };
+        report["tensors"] = gguf.tensors().iter().map(tensor).collect();
+    }
+    report
+}
+
+/// A value as JSON; an array longer than 16 as its type, length and first
+/// elements.
+fn value_json(value: &Value) -> serde_json::Value {
+    const MOST: usize = 16;
+    match value {
+        Value::String(text) => json!(text),
+        Value::Bool(b) => json!(b),
+        Value::F32(x) => json!(x),
+        Value::F64(x) => json!(x),
+        Value::Array(array) => {
+            let first: Vec<_> = array.iter().take(MOST).map(|v| value_json(&v)).collect();
+            if array.len() <= MOST {
+                return json!(first);
+            }
+            json!({ "type": array.elem().to_string(), "length": array.len(), "first": first })
+        }
+        integer => match integer.as_integer() {
+            Some(i) => i64::try_from(i).map_or_else(|_| json!(i as u64), |i| json!(i)),
+            None => serde_json::Value::Null,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_has_no_layer_number() {
+        assert_eq!(class("blk.12.attn_q.weight"), "blk.N.attn_q.weight");
+        assert_eq!(class("output.weight"), "output.weight");
+    }
+}

@@ -1,0 +1,31 @@
+//! The commands, one a file.
+
+pub(crate) mod chat;
+pub(crate) mod convert;
+pub(crate) mod detokenize;
+pub(crate) mod doctor;
+pub(crate) mod inspect;
+pub(crate) mod logits;
+pub(crate) mod perplexity;
+pub(crate) mod run;
+pub(crate) mod synth;
+pub(crate) mod tokenize;
+
+use crate::cli::{Cli, Command};
+
+/// Does what the command line asks for.
+pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
+    let common = &cli.common;
+    match &cli.command {
+        Command::Run(args) => run::run(common, args),
+        Command::Chat(args) => chat::run(common, args),
+        Command::Inspect(args) => inspect::run(common, args),
+        Command::Tokenize(args) => tokenize::run(common, args),
+        Command::Detokenize(args) => detokenize::run(common, args),
+        Command::Logits(args) => logits::run(common, args),
+        Command::Perplexity(args) => perplexity::run(common, args),
+        Command::Convert(args) => convert::run(common, args),
+        Command::Synth(args) => synth::run(common, args),
+        Command::Doctor(args) => doctor::run(common, args),
+    }
+}

@@ -1,0 +1,297 @@
+//! `muser run`: a prompt in, its continuation out.
+
+use crate::cli::Common;
+use crate::exit::{Interrupted, Usage};
+use crate::load::{self, Loaded};
+use crate::output::{self, note};
+use crate::sampling::SamplingArgs;
+use crate::{interrupt, prompt, token_list};
+use clap::Args;
+use muser_engine::{Event, GenerateOptions, Generation, StopReason, Token, generate};
+use muser_text::Message;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Continues a prompt and streams the text to standard output.
+///
+/// The prompt is the argument, a file, or standard input; without any of
+/// these, a built-in one. A model with a chat template gets it as a user's
+/// message (--raw: as the beginning of a text to continue).
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  muser run
+  muser run \"I want a story about a fox.\" --seed 7 -n 200
+  muser run --raw \"Once upon a time\" --temperature 0
+  cat prompt.txt | muser run -
+  muser run --tokens 4088,377,274 --ids     ids in, ids out (no tokenizer needed)
+  muser run --json -n 50 | jq .timings
+
+--json prints one object when all is done: model, prompt_tokens, tokens, text,
+stop (end, stop, length, cancelled), seed, and timings in seconds.")]
+pub(crate) struct RunArgs {
+    /// The prompt; `-` is standard input
+    #[arg(value_name = "PROMPT")]
+    prompt: Option<String>,
+    /// Read the prompt from a file
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
+    /// Start from token ids: 1,2,3 or @FILE
+    #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "file", "raw", "chat"])]
+    tokens: Option<String>,
+    /// The prompt is the beginning of a text, not a message
+    #[arg(long, conflicts_with = "chat")]
+    raw: bool,
+    /// The prompt is a message, even if the model has no chat template (an error)
+    #[arg(long)]
+    chat: bool,
+    /// A system message before the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"])]
+    system: Option<String>,
+    /// The most tokens to generate; without it, until the model ends its
+    /// answer or the context is full
+    #[arg(short = 'n', long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// End before this text. May be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Positions of the context; without it, the model's own number
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// Sampling.
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Print token ids, comma-separated, instead of text
+    #[arg(long)]
+    ids: bool,
+    /// Print one JSON object at the end instead of a stream
+    #[arg(long)]
+    json: bool,
+    /// No timings at the end
+    #[arg(long)]
+    no_timings: bool,
+}
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    prompt_tokens: &'a [Token],
+    tokens: &'a [Token],
+    text: &'a str,
+    stop: &'a str,
+    seed: u64,
+    timings: Timings,
+}
+
+/// Durations in seconds, rates a second.
+#[derive(serde::Serialize)]
+struct Timings {
+    load: f64,
+    prefill: f64,
+    prefill_tokens: usize,
+    prefill_tokens_per_second: f64,
+    decode: f64,
+    decode_tokens: usize,
+    decode_tokens_per_second: f64,
+    decode_bytes_per_second: f64,
+    read_bandwidth: f64,
+}
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
+    let loaded = load::model(common)?;
+    let model = &loaded.model;
+    let mut session = load::session(model, args.context)?;
+    let tokens = prompt_tokens(args, &loaded)?;
+    let ends = model
+        .tokenizer()
+        .map_or_else(|_| Vec::new(), |t| t.eog().iter().collect());
+    let mut sampler = args.sampling.sampler(model.config().vocab, ends)?;
+    let options = GenerateOptions {
+        max_tokens: Some(args.max_tokens.unwrap_or_else(|| {
+            // The last token needs no position of its own.
+            (session.context() + 1).saturating_sub(tokens.len()).max(1)
+        })),
+        stop: args.stop.clone(),
+        header_end: if is_chat(args, &loaded) {
+            model.header_end()
+        } else {
+            None
+        },
+    };
+
+    interrupt::set_mode(interrupt::Mode::Once);
+    let mut sink = Sink::new(args, model.tokenizer().is_err());
+    let result = generate(
+        &mut session,
+        &tokens,
+        &mut sampler,
+        &options,
+        &interrupt::FLAG,
+        &mut |e| {
+            sink.event(e);
+        },
+    );
+    sink.finish()?;
+    let generation = result?;
+    let seed = sampler.params().seed;
+    if args.json {
+        let timings = Timings::of(&loaded, &generation, !args.no_timings);
+        output::json(&Report {
+            model: &loaded.path,
+            prompt_tokens: &tokens,
+            tokens: &generation.tokens,
+            text: &generation.text,
+            stop: generation.reason.name(),
+            seed,
+            timings,
+        })?;
+    } else if !common.quiet && !args.no_timings {
+        note(format_args!(
+            "{} · seed {seed}",
+            Timings::of(&loaded, &generation, true)
+        ));
+    }
+    if generation.reason == StopReason::Cancelled {
+        return Err(Interrupted.into());
+    }
+    Ok(())
+}
+
+fn is_chat(args: &RunArgs, loaded: &Loaded) -> bool {
+    if args.tokens.is_some() || args.raw {
+        return false;
+    }
+    args.chat || args.system.is_some() || loaded.model.chat_template().is_ok()
+}
+
+fn prompt_tokens(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Vec<Token>> {
+    if let Some(list) = &args.tokens {
+        return token_list::read(list);
+    }
+    if loaded.model.tokenizer().is_err() {
+        let hint = format!(
+            "{} has no tokenizer: give token ids with --tokens",
+            loaded.path
+        );
+        return Err(Usage(hint).into());
+    }
+    let text = prompt::read(args.prompt.as_deref(), args.file.as_deref())?;
+    if !is_chat(args, loaded) {
+        return Ok(loaded.model.raw_prompt(&text)?);
+    }
+    let message = |role: &str, content: String| Message {
+        role: role.to_owned(),
+        content,
+        ..Message::default()
+    };
+    let system = args.system.clone().map(|text| message("system", text));
+    let messages: Vec<Message> = system.into_iter().chain([message("user", text)]).collect();
+    Ok(loaded.model.chat_prompt(&messages)?)
+}
+
+/// Where the stream goes. A failed write stops the generation and is told
+/// afterwards.
+struct Sink {
+    ids: bool,
+    text: bool,
+    begun: bool,
+    ends_line: bool,
+    error: Option<io::Error>,
+}
+
+impl Sink {
+    fn new(args: &RunArgs, no_text: bool) -> Self {
+        let ids = args.ids || no_text;
+        Self {
+            ids: ids && !args.json,
+            text: !ids && !args.json,
+            begun: false,
+            ends_line: false,
+            error: None,
+        }
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Token(id) if self.ids => {
+                let comma = if self.begun { "," } else { "" };
+                self.write(&format!("{comma}{id}"));
+            }
+            Event::Text(text) if self.text => self.write(text),
+            _ => (),
+        }
+    }
+
+    fn write(&mut self, text: &str) {
+        let mut out = io::stdout().lock();
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        if let (Err(e), None) = (written, &self.error) {
+            self.error = Some(e);
+            interrupt::FLAG.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        self.begun = true;
+        self.ends_line = text.ends_with('\n');
+    }
+
+    /// Ends the last line.
+    fn finish(mut self) -> io::Result<()> {
+        if self.begun && !self.ends_line && self.error.is_none() {
+            self.write("\n");
+        }
+        self.error.map_or(Ok(()), Err)
+    }
+}
+
+impl Timings {
+    fn of(loaded: &Loaded, g: &Generation, measure: bool) -> Self {
+        let rate = |n: usize, time: Duration| {
+            if n == 0 {
+                0.0
+            } else {
+                n as f64 / time.as_secs_f64()
+            }
+        };
+        let weights = loaded.model.transformer().bytes_per_token();
+        let decode = rate(g.decoded, g.decode);
+        // As much as a token reads, within what takes a few tens of
+        // milliseconds; a model that lives in a cache is compared with it.
+        let buffer = usize::try_from(weights)
+            .unwrap_or(usize::MAX)
+            .clamp(8 << 20, 256 << 20);
+        let read = |buffer| loaded.device.read_bandwidth(buffer);
+        Self {
+            load: loaded.time.as_secs_f64(),
+            prefill: g.prefill.as_secs_f64(),
+            prefill_tokens: g.prompt.evaluated,
+            prefill_tokens_per_second: rate(g.prompt.evaluated, g.prefill),
+            decode: g.decode.as_secs_f64(),
+            decode_tokens: g.decoded,
+            decode_tokens_per_second: decode,
+            decode_bytes_per_second: decode * weights as f64,
+            read_bandwidth: if measure { read(buffer) } else { 0.0 },
+        }
+    }
+}
+
+impl std::fmt::Display for Timings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (got, peak) = (
+            self.decode_bytes_per_second / 1e9,
+            self.read_bandwidth / 1e9,
+        );
+        write!(
+            f,
+            "load {:.1} ms · prefill {} tokens, {:.0} tok/s · decode {} tokens, {:.1} tok/s, \
+             {got:.1} GB/s ({:.0} % of {peak:.1} read)",
+            self.load * 1e3,
+            self.prefill_tokens,
+            self.prefill_tokens_per_second,
+            self.decode_tokens,
+            self.decode_tokens_per_second,
+            100.0 * got / peak,
+        )
+    }
+}

@@ -1,0 +1,131 @@
+//! `muser synth`: a model of random weights.
+
+use crate::cli::Common;
+use crate::exit::Usage;
+use crate::output::{self, OutFile, note};
+use clap::Args;
+use muser_model::synth::{self, Geometry, Mix};
+use std::path::PathBuf;
+
+/// Writes a model of random weights, for timing and for tests.
+///
+/// It has the architecture and the formats of a real one, no tokenizer, and
+/// nothing to say. The same options give the same file on every machine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Geometries: glimmer-30b (the release), glimmer-nano (the embedded model's),
+glimmer-tiny (the smallest). Mixes: q4_k_m (the release's), q4_k, q5_k, q6_k,
+f16, bf16, f32.
+
+Examples:
+  muser synth --geometry glimmer-30b --layers 8 30b-8.gguf      4.0 GB
+  muser synth --geometry glimmer-tiny --mix f16 tiny.gguf
+  muser synth --geometry glimmer-nano --vocab 32000 --seed 5 nano.gguf
+  muser --model 30b-8.gguf run --tokens 1,2,3 -n 32 --ids")]
+pub(crate) struct SynthArgs {
+    /// The file to write
+    #[arg(value_name = "OUT")]
+    output: PathBuf,
+    /// The sizes to start from
+    #[arg(long, value_name = "NAME", default_value = "glimmer-nano")]
+    geometry: String,
+    /// The formats of the matrices
+    #[arg(long, value_name = "NAME", default_value = "q4_k_m")]
+    mix: String,
+    /// Where the random weights start
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Layers
+    #[arg(long, value_name = "N")]
+    layers: Option<usize>,
+    /// Width of the residual stream
+    #[arg(long, value_name = "N")]
+    hidden: Option<usize>,
+    /// Query heads
+    #[arg(long, value_name = "N")]
+    heads: Option<usize>,
+    /// KV heads
+    #[arg(long, value_name = "N")]
+    kv_heads: Option<usize>,
+    /// Values in a head
+    #[arg(long, value_name = "N")]
+    head_dim: Option<usize>,
+    /// Width of the FFN
+    #[arg(long, value_name = "N")]
+    ffn: Option<usize>,
+    /// Tokens of the vocabulary
+    #[arg(long, value_name = "N")]
+    vocab: Option<usize>,
+    /// Positions that a sliding layer sees
+    #[arg(long, value_name = "N")]
+    window: Option<usize>,
+    /// Positions of the context
+    #[arg(long, value_name = "N")]
+    context: Option<usize>,
+    /// Every N-th layer is full, the others sliding
+    #[arg(long, value_name = "N")]
+    period: Option<usize>,
+    /// Overwrite the file
+    #[arg(long)]
+    force: bool,
+}
+
+impl SynthArgs {
+    fn geometry(&self) -> anyhow::Result<Geometry> {
+        let named = Geometry::named(&self.geometry);
+        let mut g = named.ok_or_else(|| {
+            let names = Geometry::NAMES.join(", ");
+            Usage(format!(
+                "--geometry: expected one of {names}, found {:?}",
+                self.geometry
+            ))
+        })?;
+        let changes = [
+            (&mut g.layers, self.layers),
+            (&mut g.hidden, self.hidden),
+            (&mut g.heads, self.heads),
+            (&mut g.kv_heads, self.kv_heads),
+            (&mut g.head_dim, self.head_dim),
+            (&mut g.ffn, self.ffn),
+            (&mut g.vocab, self.vocab),
+            (&mut g.window, self.window),
+            (&mut g.context, self.context),
+            (&mut g.period, self.period),
+        ];
+        for (size, change) in changes {
+            *size = change.unwrap_or(*size);
+        }
+        Ok(g)
+    }
+
+    fn mix(&self) -> anyhow::Result<Mix> {
+        let unknown = || {
+            let names: Vec<&str> = Mix::ALL.iter().map(|mix| mix.name()).collect();
+            let names = names.join(", ");
+            Usage(format!(
+                "--mix: expected one of {names}, found {:?}",
+                self.mix
+            ))
+            .into()
+        };
+        Mix::from_name(&self.mix).ok_or_else(unknown)
+    }
+}
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &SynthArgs) -> anyhow::Result<()> {
+    let (geometry, mix) = (args.geometry()?, args.mix()?);
+    let mut out = OutFile::create(&args.output, args.force)?;
+    let bar = output::bar(common, 0, output::BYTES_BAR).with_message("synth");
+    synth::write(&geometry, mix, args.seed, &mut out, &mut |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    let file = out.finish()?;
+    if !common.quiet {
+        let bytes = output::bytes(file.metadata()?.len());
+        note(format_args!("{}: {bytes}", args.output.display()));
+    }
+    Ok(())
+}

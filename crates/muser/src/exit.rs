@@ -1,0 +1,95 @@
+//! Exit codes, and how an error is told.
+
+use crate::output::note;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What the help says of exit codes.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0    done
+  1    failed: input, output, a full context, what the machine lacks
+  2    the command line is wrong
+  3    the model file cannot be read, is malformed or not supported
+  130  interrupted";
+
+/// The command line asks for something that makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub String);
+
+/// The model file is the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{path} cannot be used as a model")]
+pub(crate) struct BadModel {
+    /// The file, or what stands for it.
+    pub(crate) path: String,
+    /// Why.
+    pub(crate) source: anyhow::Error,
+}
+
+/// Ctrl-C ended it.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;
+
+/// A file that must not be overwritten.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} exists: --force overwrites it")]
+pub(crate) struct Exists(pub PathBuf);
+
+/// Tells the error, if there is one, and gives its code.
+pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if is_broken_pipe(&error) {
+        // The reader has seen enough: `muser run | head -1` is no failure.
+        return ExitCode::SUCCESS;
+    }
+    if !error.is::<Interrupted>() {
+        tell(&error);
+    }
+    ExitCode::from(class(&error))
+}
+
+fn class(error: &anyhow::Error) -> u8 {
+    use muser_engine::Error as Engine;
+    if error.is::<Interrupted>() {
+        130
+    } else if error.is::<BadModel>() {
+        3
+    } else if error.is::<Usage>() || matches!(error.downcast_ref(), Some(Engine::Parameter { .. }))
+    {
+        2
+    } else {
+        1
+    }
+}
+
+/// `error:` and each cause on a line of its own, but for those that repeat
+/// what the line before said.
+fn tell(error: &anyhow::Error) {
+    let mut last = String::new();
+    for (i, cause) in error.chain().enumerate() {
+        let text = cause
+            .to_string()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        if i == 0 {
+            note(format_args!("error: {text}"));
+        } else if !last.contains(&text) {
+            note(format_args!("  cause: {text}"));
+        }
+        last = text;
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}

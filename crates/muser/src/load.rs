@@ -1,0 +1,87 @@
+//! From the command line to a loaded model.
+
+use crate::backend::{self, Device};
+use crate::cli::Common;
+use crate::embedded;
+use crate::exit::{BadModel, Usage};
+use muser_engine::{Model, Session};
+use muser_gguf::Gguf;
+use muser_text::Tokenizer;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A model, and what it took to load it.
+pub(crate) struct Loaded {
+    /// Its file, or what stands for it.
+    pub(crate) path: String,
+    /// The model.
+    pub(crate) model: Arc<Model<Device>>,
+    /// The backend it is bound to.
+    pub(crate) device: Arc<Device>,
+    /// Opening and checking the file, without the start of the threads.
+    pub(crate) time: Duration,
+}
+
+/// Loads the model of the command line.
+pub(crate) fn model(common: &Common) -> anyhow::Result<Loaded> {
+    let device = backend::open(common)?;
+    let start = Instant::now();
+    let (path, gguf) = file(common.model.as_deref())?;
+    let model = match Model::load(&gguf, device.clone()) {
+        Ok(model) => Arc::new(model),
+        Err(e) => return Err(bad(path, e)),
+    };
+    Ok(Loaded {
+        path,
+        model,
+        device,
+        time: start.elapsed(),
+    })
+}
+
+/// A session over it.
+pub(crate) fn session(
+    model: &Arc<Model<Device>>,
+    context: Option<usize>,
+) -> anyhow::Result<Session<Device>> {
+    Ok(Session::new(model.clone(), context)?)
+}
+
+/// Opens a file, the embedded one without a path.
+pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<(String, Gguf)> {
+    let Some(path) = path else {
+        let Some(bytes) = embedded::file() else {
+            let without = "this build has no embedded model: give one with --model FILE";
+            return Err(Usage(without.to_owned()).into());
+        };
+        let name = embedded::NAME.to_owned();
+        return match Gguf::from_static(bytes) {
+            Ok(gguf) => Ok((name, gguf)),
+            Err(e) => Err(bad(name, e)),
+        };
+    };
+    let name = path.display().to_string();
+    match Gguf::open(path) {
+        Ok(gguf) => Ok((name, gguf)),
+        Err(e) => Err(bad(name, e)),
+    }
+}
+
+/// The tokenizer alone, without the weights.
+pub(crate) fn tokenizer(common: &Common) -> anyhow::Result<Tokenizer> {
+    let (path, gguf) = file(common.model.as_deref())?;
+    let spec = match muser_engine::tokenizer_spec(&gguf) {
+        Ok(spec) => spec.ok_or(muser_engine::Error::NoTokenizer)?,
+        Err(e) => return Err(bad(path, e)),
+    };
+    Tokenizer::new(spec).map_err(|e| bad(path, e))
+}
+
+fn bad(path: String, source: impl Into<anyhow::Error>) -> anyhow::Error {
+    BadModel {
+        path,
+        source: source.into(),
+    }
+    .into()
+}

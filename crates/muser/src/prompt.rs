@@ -1,0 +1,77 @@
+//! Where the prompt comes from.
+
+use crate::output::note;
+use anyhow::Context as _;
+use std::io::{self, IsTerminal as _, Read as _};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// What `run` says when nobody gives it a prompt.
+pub(crate) const BUILT_IN: &str = "Tell me a story about a brave little rabbit.";
+
+/// How long an unasked-for standard input may stay silent. Many ways to start
+/// a program leave it open with nobody at the other end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The prompt: the argument (`-` is standard input), the file, what standard
+/// input holds, or [`BUILT_IN`]. The newline at the end of a file or of
+/// standard input is not part of it.
+pub(crate) fn read(argument: Option<&str>, file: Option<&Path>) -> anyhow::Result<String> {
+    match (argument, file) {
+        (Some("-"), _) => from_stdin(),
+        (Some(text), _) => Ok(text.to_owned()),
+        (None, Some(path)) => text_file(path).map(without_newline),
+        (None, None) => Ok(offered()?.map_or_else(|| BUILT_IN.to_owned(), without_newline)),
+    }
+}
+
+/// A file's text; `-` is standard input.
+pub(crate) fn text_file(path: &Path) -> anyhow::Result<String> {
+    if path == Path::new("-") {
+        return io::read_to_string(io::stdin()).context("standard input cannot be read");
+    }
+    let text = std::fs::read_to_string(path);
+    text.with_context(|| format!("{} cannot be read", path.display()))
+}
+
+fn from_stdin() -> anyhow::Result<String> {
+    text_file(Path::new("-")).map(without_newline)
+}
+
+fn without_newline(mut text: String) -> String {
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    text
+}
+
+/// What standard input holds, unless it is a terminal, empty or silent.
+fn offered() -> anyhow::Result<Option<String>> {
+    if io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    let (first, began) = mpsc::channel();
+    let reader = thread::spawn(move || -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; 4096];
+        let n = io::stdin().read(&mut bytes)?;
+        bytes.truncate(n);
+        let _ = first.send(());
+        io::stdin().read_to_end(&mut bytes)?;
+        Ok(bytes)
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = began.recv_timeout(PATIENCE) {
+        note(format_args!(
+            "nothing on standard input: using the built-in prompt (`muser run -` waits for one)"
+        ));
+        return Ok(None);
+    }
+    // An unreadable standard input (closed, say) holds no prompt.
+    let bytes = match reader.join() {
+        Ok(Ok(bytes)) => bytes,
+        _ => return Ok(None),
+    };
+    let text = String::from_utf8(bytes).context("standard input is not UTF-8")?;
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
