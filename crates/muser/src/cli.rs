@@ -13,8 +13,7 @@ use std::path::PathBuf;
     name = "muser",
     version,
     propagate_version = true,
-    after_help = format!("{EXAMPLES}\n\n{}", exit::HELP),
-    disable_help_subcommand = true
+    after_help = format!("{EXAMPLES}\n\n{}", exit::HELP)
 )]
 pub(crate) struct Cli {
     /// What every command takes.
@@ -35,6 +34,7 @@ Examples:
 
 /// What every command takes.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
     /// The model, a GGUF file; without it, the embedded one
     #[arg(long, global = true, env = "MUSER_MODEL", value_name = "FILE")]

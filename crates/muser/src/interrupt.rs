@@ -1,9 +1,9 @@
 //! Ctrl-C: a flag while something can stop gracefully, the end otherwise.
 
 use anyhow::Context as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Raised by Ctrl-C; generation looks at it.
 pub(crate) static FLAG: AtomicBool = AtomicBool::new(false);
@@ -33,7 +33,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
             return;
         }
         if let Some(path) = unfinished().take() {
-            // It may be renamed just now; then it is finished and stays.
+            // Gone already if the command failed meanwhile.
             let _ = std::fs::remove_file(path);
         }
         std::process::exit(130);
@@ -52,11 +52,8 @@ pub(crate) fn raised() -> bool {
     FLAG.load(Ordering::Relaxed)
 }
 
-/// Remembers or forgets the unfinished output file.
-pub(crate) fn set_unfinished(path: Option<&Path>) {
-    *unfinished() = path.map(Path::to_owned);
-}
-
-fn unfinished() -> std::sync::MutexGuard<'static, Option<PathBuf>> {
+/// The unfinished output file. Whoever holds the lock while the file gets or
+/// loses its name cannot be cut off between that and the note of it.
+pub(crate) fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }

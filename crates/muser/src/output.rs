@@ -56,11 +56,12 @@ impl OutFile {
             use std::os::unix::fs::PermissionsExt as _;
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
+        let mut unfinished = interrupt::unfinished();
         let file = builder
             .prefix(".muser-")
             .tempfile_in(folder)
             .with_context(|| format!("{} cannot be written", path.display()))?;
-        interrupt::set_unfinished(Some(file.path()));
+        *unfinished = Some(file.path().to_owned());
         Ok(Self {
             file: BufWriter::with_capacity(1 << 20, file),
             path: path.to_owned(),
@@ -77,12 +78,13 @@ impl OutFile {
             .into_inner()
             .map_err(io::IntoInnerError::into_error);
         let file = file.with_context(write)?;
+        let mut unfinished = interrupt::unfinished();
         let file = if self.force {
             file.persist(&path).map_err(|e| e.error)
         } else {
             file.persist_noclobber(&path).map_err(|e| e.error)
         };
-        interrupt::set_unfinished(None);
+        *unfinished = None;
         file.with_context(write)
     }
 }

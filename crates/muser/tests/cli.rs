@@ -294,6 +294,7 @@ fn inspect_shows_geometry_and_classes() {
     let json = muser(&["inspect", "--json", "--tensors"]).ok();
     let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(report["geometry"]["hidden"], 512);
+    assert_eq!(report["geometry"]["logit_scale"], 0.70710677);
     assert_eq!(report["metadata"]["tokenizer.ggml.tokens"]["length"], 4096);
     let classes = report["classes"].as_array().unwrap();
     let bytes: u64 = classes.iter().map(|c| c["bytes"].as_u64().unwrap()).sum();

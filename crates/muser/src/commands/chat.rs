@@ -44,12 +44,12 @@ pub(crate) struct ChatArgs {
     /// Positions of the context; without it, the model's own number
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// Sampling.
-    #[command(flatten)]
-    sampling: SamplingArgs,
     /// Do not keep the history of your lines
     #[arg(long)]
     no_history: bool,
+    /// Sampling.
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 const HELP: &str = "\

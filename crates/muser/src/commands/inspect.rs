@@ -209,9 +209,9 @@ fn as_json(
                 "layers": c.layers, "sliding": c.sliding, "window": c.window,
                 "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads,
                 "head_dim": c.head_dim, "ffn": c.ffn, "vocab": c.vocab,
-                "context": c.context, "rope_base": c.rope_base,
-                "rms_eps": c.rms_eps, "logit_scale": c.logit_scale,
-                "softcap": c.softcap,
+                "context": c.context, "rope_base": shortest(c.rope_base),
+                "rms_eps": shortest(c.rms_eps), "logit_scale": shortest(c.logit_scale),
+                "softcap": c.softcap.map(shortest),
             });
         }
         Err(why) => report["unsupported"] = json!(why),
@@ -226,6 +226,12 @@ fn as_json(
     report
 }
 
+/// The number that an f32's own shortest text stands for: 0.1, not
+/// 0.10000000149011612. `None`, which is null, for what is no number.
+fn shortest(x: f32) -> Option<f64> {
+    x.to_string().parse().ok().filter(|x: &f64| x.is_finite())
+}
+
 /// A value as JSON; an array longer than 16 as its type, length and first
 /// elements.
 fn value_json(value: &Value) -> serde_json::Value {
@@ -233,7 +239,7 @@ fn value_json(value: &Value) -> serde_json::Value {
     match value {
         Value::String(text) => json!(text),
         Value::Bool(b) => json!(b),
-        Value::F32(x) => json!(x),
+        Value::F32(x) => json!(shortest(*x)),
         Value::F64(x) => json!(x),
         Value::Array(array) => {
             let first: Vec<_> = array.iter().take(MOST).map(|v| value_json(&v)).collect();

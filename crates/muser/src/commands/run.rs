@@ -43,7 +43,7 @@ pub(crate) struct RunArgs {
     /// The prompt is the beginning of a text, not a message
     #[arg(long, conflicts_with = "chat")]
     raw: bool,
-    /// The prompt is a message, even if the model has no chat template (an error)
+    /// The prompt is a message; an error if the model has no chat template
     #[arg(long)]
     chat: bool,
     /// A system message before the prompt
@@ -59,9 +59,6 @@ pub(crate) struct RunArgs {
     /// Positions of the context; without it, the model's own number
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// Sampling.
-    #[command(flatten)]
-    sampling: SamplingArgs,
     /// Print token ids, comma-separated, instead of text
     #[arg(long)]
     ids: bool,
@@ -71,6 +68,9 @@ pub(crate) struct RunArgs {
     /// No timings at the end
     #[arg(long)]
     no_timings: bool,
+    /// Sampling.
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 /// What `--json` prints.
