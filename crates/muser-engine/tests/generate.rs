@@ -213,8 +213,9 @@ fn prompts() {
     );
 }
 
-const HARMONY: &str = "{% for m in messages %}{{ m['role'][:1] }}{% if m['role'] == 'assistant' %} \\
-    z{% endif %}<|x|>{{ m['content'] }}<|eot|>{% endfor %}{% if add_generation_prompt %}a{% endif %}";
+const HARMONY: &str = "\
+    {%- for m in messages %}{{ m['role'][:1] }}{% if m['role'] == 'assistant' %} z{% endif -%}\
+    <|x|>{{ m['content'] }}<|eot|>{% endfor %}{% if add_generation_prompt %}a{% endif %}";
 
 #[test]
 fn a_header_is_not_part_of_the_answer() {
