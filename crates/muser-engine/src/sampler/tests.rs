@@ -1,3 +1,6 @@
+//! The chain step by step with values computed by hand, then against a plain
+//! form of its definition.
+
 use super::*;
 use proptest::prelude::*;
 
