@@ -7,12 +7,17 @@
 //! nests until the walk over it, or its release, overflows the stack, which
 //! ends the process. And a namespace can be put into itself.
 //!
-//! So every instruction that makes a container is followed by a check that
-//! walks the value as printing would: its depth and its size are bounded, hence
-//! everything that is later done with it. A namespace may not be inside a
-//! value: it could grow after the check. The price is one walk over each
-//! container made, paid from the fuel. The compiler's own recursion over long
-//! chains of operators is bounded by [`check_tags`].
+//! So the compiled code gets checks ([`guarded`]): behind every instruction
+//! that makes a container, a walk over the value as printing would walk. It
+//! bounds depth and size, hence everything that is later done with the value.
+//! A namespace or a loop may not be inside a value: it could grow after the
+//! check; neither may a container be a key, since hashing is not paid for.
+//! Comparisons, filters, tests and methods, which fuel takes as one step
+//! whatever they compare, pay for a walk over their operands first.
+//!
+//! The price is those walks and some instructions more, all out of the fuel.
+//! The compiler's own recursion over long chains of operators is bounded by
+//! [`check_tags`].
 
 use std::fmt;
 
@@ -24,7 +29,7 @@ use minijinja::{Environment, Error, ErrorKind, State};
 /// Containers within containers.
 const MAX_DEPTH: u64 = 200;
 /// What a value may unfold to, in bytes, whatever the input is.
-const BASE_BYTES: u64 = 8 << 20;
+const BASE_BYTES: u64 = 1 << 20;
 /// And further bytes for each byte of input.
 const PER_INPUT_BYTE: u64 = 4;
 /// Bytes that a value counts besides its text: about what one takes.
@@ -36,9 +41,40 @@ const MAX_TAG_TOKENS: u64 = 4096;
 const GUARD: &str = "#guard";
 const FLATTEN: &str = "#flatten";
 const NO_NAMESPACE: &str = "#no_namespace";
-/// "Look the filter up each time": these three must not take places in the
+const OPERANDS: &str = "#operands";
+/// "Look the filter up each time": these four must not take places in the
 /// interpreter's table of filters.
 const NO_CACHE: u8 = u8::MAX;
+
+/// Filters and tests that look at the top of a value only, or pay themselves.
+/// `messages | length` in a loop over the messages is common: a walk each time
+/// would make it quadratic.
+const SHALLOW: [&str; 24] = [
+    "boolean",
+    "count",
+    "d",
+    "default",
+    "defined",
+    "false",
+    "first",
+    "float",
+    "int",
+    "integer",
+    "iterable",
+    "last",
+    "length",
+    "mapping",
+    "none",
+    "number",
+    "safe",
+    "sequence",
+    "string",
+    "tojson",
+    "true",
+    "undefined",
+    "even",
+    "odd",
+];
 
 /// How large a value may get.
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +142,8 @@ pub(crate) struct Cost {
     mutable_inside: bool,
     /// The value itself is one.
     mutable: bool,
+    /// A map has a container as a key.
+    container_key: bool,
 }
 
 impl Cost {
@@ -145,10 +183,11 @@ impl Cost {
         };
         for item in items {
             self.add(&item, depth + 1, limit)?;
-            if matches!(repr, ObjectRepr::Map)
-                && let Ok(item) = value.get_item(&item)
-            {
-                self.add(&item, depth + 1, limit)?;
+            if matches!(repr, ObjectRepr::Map) {
+                self.container_key |= item.as_object().is_some();
+                if let Ok(item) = value.get_item(&item) {
+                    self.add(&item, depth + 1, limit)?;
+                }
             }
         }
         Ok(())
@@ -178,9 +217,18 @@ pub(crate) fn install(environment: &mut Environment<'_>, limit: ValueLimit) {
     });
     environment.add_filter(NO_NAMESPACE, move |state: &State<'_, '_>, value: Value| {
         if check(state, &value, limit)?.mutable {
-            return Err(mutable_inside());
+            return Err(refused(MUTABLE_INSIDE));
         }
         Ok(value)
+    });
+    environment.add_filter(OPERANDS, move |state: &State<'_, '_>, values: Value| {
+        let mut values: Vec<_> = values.try_iter()?.collect();
+        for value in &values {
+            check(state, value, limit)?;
+        }
+        // Unpacking leaves the first on top of the stack.
+        values.reverse();
+        Ok::<_, Error>(Value::from(values))
     });
 }
 
@@ -190,19 +238,23 @@ fn check(state: &State<'_, '_>, value: &Value, limit: ValueLimit) -> Result<Cost
     }
     let cost = Cost::of(value, limit)?;
     if cost.mutable_inside {
-        return Err(mutable_inside());
+        return Err(refused(MUTABLE_INSIDE));
+    }
+    if cost.container_key {
+        return Err(refused("a list or map as a key is not supported"));
     }
     state.consume_fuel(cost.bytes / (16 * NODE_BYTES))?;
     Ok(cost)
 }
 
-fn mutable_inside() -> Error {
-    let reason = "a namespace or a loop inside another value is not supported";
+const MUTABLE_INSIDE: &str = "a namespace or a loop inside another value is not supported";
+
+fn refused(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
-/// A copy of `code` with a check behind every instruction that makes a container.
-pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
+/// A copy of `code` with the checks in it.
+pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let mut out = Instructions::new(code.name(), code.source());
     let mut length = 0;
     let mut moved = Vec::new();
@@ -217,15 +269,26 @@ pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
             out.add_with_line(instruction, line);
             length += 1;
         };
+        let call = |filter| Instruction::ApplyFilter(filter, Some(1), NO_CACHE);
         if matches!(instruction, Instruction::SetAttr(_)) {
-            // On the stack: the new value, then the namespace.
+            // On the stack: the new value, then the namespace, which grows.
+            push(call(GUARD));
             push(Instruction::Swap);
-            push(Instruction::ApplyFilter(NO_NAMESPACE, Some(1), NO_CACHE));
+            push(call(NO_NAMESPACE));
             push(Instruction::Swap);
+        }
+        match operands(instruction)? {
+            0 => {}
+            1 => push(call(GUARD)),
+            count => {
+                push(Instruction::BuildList(Some(count)));
+                push(call(OPERANDS));
+                push(Instruction::UnpackList(count));
+            }
         }
         push(instruction.clone());
         if let Some(check) = check_after(instruction) {
-            push(Instruction::ApplyFilter(check, Some(1), NO_CACHE));
+            push(call(check));
         }
     }
     for index in 0..length {
@@ -235,7 +298,32 @@ pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Instructions<'s> {
             *target = *new;
         }
     }
-    out
+    Ok(out)
+}
+
+/// How many operands, from the top of the stack, are to be paid for beforehand.
+fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
+    let count = match instruction {
+        Instruction::ApplyFilter(name, count, _) | Instruction::PerformTest(name, count, _) => {
+            if SHALLOW.contains(name) {
+                return Ok(0);
+            }
+            *count
+        }
+        Instruction::CallMethod(_, count) => *count,
+        Instruction::Eq
+        | Instruction::Ne
+        | Instruction::Lt
+        | Instruction::Lte
+        | Instruction::Gt
+        | Instruction::Gte
+        | Instruction::In
+        | Instruction::CompareAndPreserve(_) => Some(2),
+        _ => Some(0),
+    };
+    let unknown =
+        || refused("`*` and `**` in calls of filters, tests and methods are not supported");
+    count.map(usize::from).ok_or_else(unknown)
 }
 
 fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {

@@ -191,8 +191,8 @@ fn environment(bounds: &Bounds, now: Option<i64>) -> Environment<'static> {
     environment
 }
 
-/// Parses, compiles and guards a template. It is done anew for each render:
-/// it takes a fraction of a millisecond, and the result borrows the source.
+/// Parses, compiles and guards a template. Done anew for each render, since the
+/// result borrows the source: a few milliseconds a turn of a conversation.
 fn compile(source: &str) -> Result<machinery::Instructions<'_>> {
     let syntax = SyntaxConfig::builder()
         .trim_blocks(true)
@@ -204,7 +204,7 @@ fn compile(source: &str) -> Result<machinery::Instructions<'_>> {
         let mut generator = machinery::CodeGenerator::new(NAME, source);
         generator.compile_stmt(&tree);
         let (instructions, _) = generator.finish();
-        Ok(guard::guarded(&instructions))
+        guard::guarded(&instructions)
     });
     guarded.map_err(|error| {
         let compiling = Bounds {
