@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 fn activations() -> impl Strategy<Value = BlockQ8K> {
     proptest::collection::vec(-127i8..=127, 256).prop_map(|v| {
-        let q: [i8; 256] = v.try_into().unwrap();
+        let q: [i8; 256] = v.try_into().expect("256 codes are made");
         let bsums = std::array::from_fn(|k| q[16 * k..][..16].iter().map(|&c| i16::from(c)).sum());
         BlockQ8K { d: 1.0, q, bsums }
     })
@@ -29,7 +29,7 @@ const TWO: [u8; 2] = 0x4000u16.to_le_bytes();
 proptest! {
     #[test]
     fn q4_k(bytes in proptest::collection::vec(any::<u8>(), 144), a in activations()) {
-        let mut b: [u8; 144] = bytes.try_into().unwrap();
+        let mut b: [u8; 144] = bytes.try_into().expect("the strategy makes a block");
         b[..2].copy_from_slice(&TWO);
         b[2..4].copy_from_slice(&ONE);
         let block = BlockQ4K::from_bytes(&b);
@@ -39,7 +39,7 @@ proptest! {
 
     #[test]
     fn q5_k(bytes in proptest::collection::vec(any::<u8>(), 176), a in activations()) {
-        let mut b: [u8; 176] = bytes.try_into().unwrap();
+        let mut b: [u8; 176] = bytes.try_into().expect("the strategy makes a block");
         b[..2].copy_from_slice(&TWO);
         b[2..4].copy_from_slice(&ONE);
         let block = BlockQ5K::from_bytes(&b);
@@ -49,7 +49,7 @@ proptest! {
 
     #[test]
     fn q6_k(bytes in proptest::collection::vec(any::<u8>(), 210), a in activations()) {
-        let mut b: [u8; 210] = bytes.try_into().unwrap();
+        let mut b: [u8; 210] = bytes.try_into().expect("the strategy makes a block");
         b[208..].copy_from_slice(&TWO);
         let block = BlockQ6K::from_bytes(&b);
         prop_assert_eq!(exact(&block.decode(), &a), 2.0 * f64::from(block.dot(&a)));

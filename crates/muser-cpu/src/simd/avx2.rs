@@ -394,10 +394,10 @@ pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const S
     acc: &mut [[[[f32; PANEL]; 2]; C]; R],
 ) {
     for (i, panel) in panels.iter().enumerate() {
-        let sums = scaled_sums::<R, S, SIGNED>(rows, panel);
-        for r in 0..R {
+        let sums: [[__m256i; 2]; R] = scaled_sums::<R, S, SIGNED>(rows, panel);
+        for (r, halves) in sums.into_iter().enumerate() {
             let [acc, accm] = &mut acc[r][i];
-            for h in 0..2 {
+            for (h, sum) in halves.into_iter().enumerate() {
                 let lines: &[[[i16; 2]; PANEL]] =
                     if SIGNED { &panel.sums16 } else { &panel.sums32 };
                 let mut min = _mm256_setzero_si256();
@@ -408,10 +408,10 @@ pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const S
                 let y = load(&panel.d, 8 * h);
                 let d = mul(splat(rows[r].d), y);
                 if SIGNED {
-                    let sum = _mm256_sub_epi32(sums[r][h], _mm256_slli_epi32::<5>(min));
+                    let sum = _mm256_sub_epi32(sum, _mm256_slli_epi32::<5>(min));
                     link(acc, 8 * h, sum, d);
                 } else {
-                    link(acc, 8 * h, sums[r][h], d);
+                    link(acc, 8 * h, sum, d);
                     link(accm, 8 * h, min, mul(splat(rows[r].dmin), y));
                 }
             }
@@ -444,9 +444,8 @@ fn scaled_sums<const R: usize, const S: usize, const SIGNED: bool>(
         }
         for r in 0..R {
             let scale = _mm256_set1_epi16(rows[r].scales[k * S / 64] as i16);
-            for h in 0..2 {
-                let scaled = _mm256_madd_epi16(pairs[r][h], scale);
-                sums[r][h] = _mm256_add_epi32(sums[r][h], scaled);
+            for (sum, pairs) in sums[r].iter_mut().zip(pairs[r]) {
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, scale));
             }
         }
     }

@@ -291,8 +291,8 @@ pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
     let pick = |even: i64, odd: i64| {
         let word = 0x8000_8000_8000_8000u64.cast_signed();
         let each = 0x0001_0001_0001_0001i64;
-        let (a, b) = (word | even * each, word | (even + 2) * each);
-        let (c, d) = (word | odd * each, word | (odd + 2) * each);
+        let (a, b) = (word | (even * each), word | ((even + 2) * each));
+        let (c, d) = (word | (odd * each), word | ((odd + 2) * each));
         _mm512_setr_epi64(a, b, a, b, c, d, c, d)
     };
     [
