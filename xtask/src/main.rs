@@ -3,17 +3,20 @@
 //! ```text
 //! cargo xtask tidy                 checks what the compiler can't: see `tidy`
 //! cargo xtask math [FUNCTION …]    error over all 2^32 inputs: see `math`
+//! cargo xtask parity [--seed N]    the pinned lane against llama.cpp: see `parity`
 //! ```
 #![forbid(unsafe_code)]
 
 mod math;
+mod parity;
 mod tidy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy
-       cargo xtask math [exp] [sigmoid] [silu] [tanh]";
+       cargo xtask math [exp] [sigmoid] [silu] [tanh]
+       cargo xtask parity [--profile llamacpp-avx2|llamacpp-avx512] [--seed N] [--quick]";
 
 /// The repository: the folder above this crate.
 fn root() -> PathBuf {
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
     let outcome = match args[..] {
         ["tidy"] => tidy::command(&root()),
         ["math", ref names @ ..] => math::command(names),
+        ["parity", ref options @ ..] => parity::command(&root(), options),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {

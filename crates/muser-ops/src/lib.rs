@@ -22,6 +22,7 @@ mod lane;
 pub mod math;
 pub mod norm;
 pub mod oracle;
+pub mod pinned;
 pub mod project;
 pub mod reduce;
 pub mod rope;

@@ -1,0 +1,263 @@
+//! Products of K-quant weights with a batch of vectors, as ggml 0.26.0 computes
+//! them on x86-64 with AVX2 or AVX-512 (crate `llama-cpp-sys-2` 0.1.161).
+//!
+//! The number of columns decides the arithmetic: a batch-width boundary is a
+//! numerical boundary.
+//!
+//! | weights | columns | route |
+//! |---|---|---|
+//! | Q4_K, rows a multiple of 8 | whole groups of four | [`Route::InterleavedFour`] |
+//! | the same | the one to three left over | [`Route::Interleaved`] |
+//! | Q4_K otherwise, Q5_K, Q6_K | 1 to 7 | [`Route::Lanes`] |
+//! | Q4_K otherwise, Q5_K, Q6_K | 8 and more | [`Route::Tiled`] |
+//!
+//! Activations are quantised by the rule of
+//! [`BlockQ8K::quantize`](muser_quant::q8_k::BlockQ8K::quantize) in all
+//! of them.
+//! ggml's four-row quantiser for the interleaved route may pick the other sign
+//! among tied magnitudes; it then negates codes and scale alike, which moves no
+//! bit of a product. What is not finite is not covered.
+//!
+//! Per output, superblocks b ascending, S and M the exact integers of the
+//! strict lane, d, m the block's factors, y the activation's:
+//!
+//! ```text
+//! Interleaved  acc = fma(S, d · y, acc);  accm = fma(M, m · y, accm)
+//!              acc - accm                          (the strict lane's own chain)
+//! InterleavedFour  the same with four links a superblock, of 64 codes each
+//! Tiled        acc = fma(fma(-m, M, d · S), y, acc)           (Q6_K: (d · S))
+//! Lanes        eight lanes l, each of every eighth quad of codes (S_l):
+//!              acc_l = fma(S_l, d · y, acc_l)
+//!              Q5_K: acc' = fma(-(m · y), M, acc');  Q4_K: four such lanes of
+//!              two sub-blocks each, folded (l + 2), then (l + 1)
+//!              fold (l + 4), (l + 2), (l + 1), then + acc'     (Q6_K: no acc')
+//! ```
+//!
+//! The compiler's contraction is in this: the product of `y` in the tiled
+//! route and the minimum of the Q5_K lanes are separate operations in the
+//! source, and GCC fuses them.
+
+use crate::Weight;
+use crate::project::{dot_quantized, quantize};
+use muser_quant::q4_k::BlockQ4K;
+use muser_quant::q5_k::BlockQ5K;
+use muser_quant::q6_k::BlockQ6K;
+use muser_quant::q8_k::BlockQ8K;
+use muser_quant::{DType, QK, f16};
+
+/// Which arithmetic a product takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// Eight rows interleaved, one float lane an output, a link a superblock.
+    Interleaved,
+    /// The same for four columns at once: a link every 64 codes.
+    InterleavedFour,
+    /// A dot product of eight float lanes for each output.
+    Lanes,
+    /// Tiles of columns, one float chain an output.
+    Tiled,
+}
+
+/// The columns from which the tiled route is taken.
+pub const TILED_FROM: usize = 8;
+
+/// The route of column `column` of a product of `columns`; `None` if the lane
+/// does not cover the format.
+pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option<Route> {
+    match dtype {
+        DType::Q4K if rows.is_multiple_of(8) && column < columns / 4 * 4 => {
+            Some(Route::InterleavedFour)
+        }
+        DType::Q4K if rows.is_multiple_of(8) => Some(Route::Interleaved),
+        DType::Q4K | DType::Q5K | DType::Q6K if columns < TILED_FROM => Some(Route::Lanes),
+        DType::Q4K | DType::Q5K | DType::Q6K => Some(Route::Tiled),
+        DType::F16 | DType::BF16 | DType::F32 => None,
+    }
+}
+
+/// `out[c] = W x[c]` for all columns at once: `x` is `[columns, cols]`, `out`
+/// `[columns, rows]`. Gives the number of columns, or `None` (and writes
+/// nothing) if the lane does not cover the format.
+pub fn project(weight: &Weight, x: &[f32], out: &mut [f32]) -> Option<usize> {
+    let (dtype, rows, cols) = (weight.dtype(), weight.rows(), weight.cols());
+    let columns = x.len() / cols;
+    for (c, (x, out)) in x
+        .chunks_exact(cols)
+        .zip(out.chunks_exact_mut(rows))
+        .enumerate()
+    {
+        let route = route(dtype, rows, columns, c)?;
+        let y = quantize(x);
+        for (r, out) in out.iter_mut().enumerate() {
+            let row = weight.row(r);
+            *out = match route {
+                Route::Interleaved => dot_quantized(dtype, row, &y),
+                Route::InterleavedFour => by_quarters(row, &y),
+                Route::Tiled => tiled(dtype, row, &y),
+                Route::Lanes => lanes(dtype, row, &y),
+            };
+        }
+    }
+    Some(columns)
+}
+
+/// One superblock of a row, unpacked.
+struct Unpacked {
+    /// Codes as they stand.
+    codes: [i32; QK],
+    /// What each code is too large by: 32 for Q6_K.
+    bias: i32,
+    /// The scale of each 16 codes.
+    scales: [i32; QK / 16],
+    /// The minimum of each 32 codes; zeros for Q6_K.
+    mins: [i32; QK / 32],
+    d: f32,
+    dmin: f32,
+}
+
+impl Unpacked {
+    /// Σ s · (q - bias) · a, exact.
+    fn sum(&self, a: &BlockQ8K) -> i32 {
+        (0..QK)
+            .map(|i| self.term(a, i, self.codes[i] - self.bias))
+            .sum()
+    }
+
+    /// What float lane `l` of eight gets of [`Self::sum`]: every eighth quad of
+    /// codes, vectors of 32 laid over each other; but the bias is taken off the
+    /// lane of its own 32 codes, `32 l ..`, which moves it between lanes.
+    fn lane_sum(&self, a: &BlockQ8K, l: usize) -> i32 {
+        let quads = (0..QK).filter(|i| i % 32 / 4 == l);
+        let codes: i32 = quads.map(|i| self.term(a, i, self.codes[i])).sum();
+        let bias: i32 = (32 * l..32 * (l + 1))
+            .map(|i| self.term(a, i, self.bias))
+            .sum();
+        codes - bias
+    }
+
+    fn term(&self, a: &BlockQ8K, i: usize, code: i32) -> i32 {
+        self.scales[i / 16] * code * i32::from(a.q[i])
+    }
+
+    /// [`Self::sum`] over the codes `64 g .. 64 g + 64`.
+    fn quarter_sum(&self, a: &BlockQ8K, g: usize) -> i32 {
+        (64 * g..64 * (g + 1))
+            .map(|i| self.term(a, i, self.codes[i]))
+            .sum()
+    }
+
+    /// Σ m · a over the sub-blocks that `of` picks.
+    fn min(&self, a: &BlockQ8K, of: impl Fn(usize) -> bool) -> i32 {
+        let sum = |j: usize| {
+            a.q[32 * j..][..32]
+                .iter()
+                .map(|&q| i32::from(q))
+                .sum::<i32>()
+        };
+        (0..8)
+            .filter(|&j| of(j))
+            .map(|j| self.mins[j] * sum(j))
+            .sum()
+    }
+}
+
+/// The superblocks of a row.
+fn unpack(dtype: DType, row: &[u8]) -> Vec<Unpacked> {
+    let with_mins = |codes, s: [u8; 8], m: [u8; 8], d, dmin| Unpacked {
+        codes,
+        bias: 0,
+        scales: std::array::from_fn(|j| i32::from(s[j / 2])),
+        mins: m.map(i32::from),
+        d: f16::to_f32(d),
+        dmin: f16::to_f32(dmin),
+    };
+    let q4 = |b: &[u8; 144]| {
+        let b = BlockQ4K::from_bytes(b);
+        let (s, m) = b.scales_mins();
+        with_mins(
+            std::array::from_fn(|i| i32::from(b.code(i))),
+            s,
+            m,
+            b.d,
+            b.dmin,
+        )
+    };
+    let q5 = |b: &[u8; 176]| {
+        let b = BlockQ5K::from_bytes(b);
+        let (s, m) = b.scales_mins();
+        with_mins(
+            std::array::from_fn(|i| i32::from(b.code(i))),
+            s,
+            m,
+            b.d,
+            b.dmin,
+        )
+    };
+    let q6 = |b: &[u8; 210]| {
+        let b = BlockQ6K::from_bytes(b);
+        Unpacked {
+            codes: std::array::from_fn(|i| i32::from(b.code(i))),
+            bias: 32,
+            scales: b.scales.map(i32::from),
+            mins: [0; 8],
+            d: f16::to_f32(b.d),
+            dmin: 0.0,
+        }
+    };
+    match dtype {
+        DType::Q4K => row.as_chunks().0.iter().map(q4).collect(),
+        DType::Q5K => row.as_chunks().0.iter().map(q5).collect(),
+        _ => row.as_chunks().0.iter().map(q6).collect(),
+    }
+}
+
+/// [`Route::InterleavedFour`].
+fn by_quarters(row: &[u8], y: &[BlockQ8K]) -> f32 {
+    let (mut acc, mut accm) = (0.0f32, 0.0f32);
+    for (w, a) in unpack(DType::Q4K, row).iter().zip(y) {
+        for g in 0..4 {
+            acc = (w.quarter_sum(a, g) as f32).mul_add(w.d * a.d, acc);
+            accm = (w.min(a, |j| j / 2 == g) as f32).mul_add(w.dmin * a.d, accm);
+        }
+    }
+    acc - accm
+}
+
+/// [`Route::Tiled`].
+fn tiled(dtype: DType, row: &[u8], y: &[BlockQ8K]) -> f32 {
+    unpack(dtype, row).iter().zip(y).fold(0.0, |acc, (w, a)| {
+        let mut value = w.d * w.sum(a) as f32;
+        if dtype != DType::Q6K {
+            value = (-w.dmin).mul_add(w.min(a, |_| true) as f32, value);
+        }
+        value.mul_add(a.d, acc)
+    })
+}
+
+/// [`Route::Lanes`].
+fn lanes(dtype: DType, row: &[u8], y: &[BlockQ8K]) -> f32 {
+    let (mut acc, mut low) = ([0.0f32; 8], [0.0f32; 4]);
+    for (w, a) in unpack(dtype, row).iter().zip(y) {
+        let factor = a.d * w.d;
+        for (l, acc) in acc.iter_mut().enumerate() {
+            *acc = (w.lane_sum(a, l) as f32).mul_add(factor, *acc);
+        }
+        let factor = -a.d * w.dmin;
+        match dtype {
+            DType::Q4K => {
+                for (l, low) in low.iter_mut().enumerate() {
+                    *low = (w.min(a, |j| j / 2 == l) as f32).mul_add(factor, *low);
+                }
+            }
+            DType::Q5K => low[0] = (w.min(a, |_| true) as f32).mul_add(factor, low[0]),
+            _ => {}
+        }
+    }
+    let four: [f32; 4] = std::array::from_fn(|l| acc[l + 4] + acc[l]);
+    let sum = (four[0] + four[2]) + (four[1] + four[3]);
+    match dtype {
+        DType::Q4K => sum + ((low[0] + low[2]) + (low[1] + low[3])),
+        DType::Q5K => sum + low[0],
+        _ => sum,
+    }
+}
