@@ -11,6 +11,7 @@ use crate::kernels::quantize::Block;
 use crate::kernels::table::{INVENTORY, KernelTable};
 use crate::kv::Kv;
 use crate::level::Level;
+use crate::peak;
 use crate::rows::{Output, for_chunks, for_tiles};
 use crate::team::{MAX_THREADS, Team};
 use muser_ops::{
@@ -125,6 +126,13 @@ impl Cpu {
     /// measure memory and not the cache.
     pub fn read_bandwidth(&self, bytes: usize) -> f64 {
         bandwidth::measure(&mut self.lock().team, bytes)
+    }
+
+    /// Int8 operations a second, two a multiply-add, that this backend's
+    /// threads reach with operands in registers, the best of several passes;
+    /// `None` at a level without int8 dot products.
+    pub fn int8_peak(&self) -> Option<f64> {
+        peak::measure(&mut self.lock().team, self.threads, &self.table)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {

@@ -24,6 +24,7 @@ mod buffer;
 mod kernels;
 mod kv;
 mod level;
+mod peak;
 #[expect(unsafe_code, reason = "disjoint parts of a buffer for several threads")]
 mod rows;
 #[expect(unsafe_code, reason = "the memory intrinsics take pointers")]

@@ -23,6 +23,9 @@ fn main() {
             let trial = Trial::test(format!("{name}/{level}"), run);
             trials.push(trial.with_ignored_flag(!level.is_available()));
         }
+        let run = move || the_peak_exists_with_vectors(level);
+        let trial = Trial::test(format!("int8_peak/{level}"), run);
+        trials.push(trial.with_ignored_flag(!level.is_available()));
         let run = move || every_kernel_is_reached(level);
         let trial = Trial::test(format!("inventory/{level}"), run);
         trials.push(trial.with_ignored_flag(!level.is_available()));
@@ -42,6 +45,10 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
         let family = kernel
             .strip_suffix(&format!("/{level}"))
             .ok_or("the level ends the name")?;
+        // A measure of the machine, which computes nothing of a model.
+        if family == "int8_peak" {
+            continue;
+        }
         // Kernels that are part of another operation's group.
         let group = match family {
             "quantize" => "matvec/q4_k",
@@ -58,4 +65,17 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
         }
     }
     Ok(())
+}
+
+/// The scalar level has no int8 dot product and says so; the others have one.
+fn the_peak_exists_with_vectors(level: Level) -> Result<(), libtest_mimic::Failed> {
+    let cpu = Cpu::open(CpuOptions {
+        threads: Some(1),
+        level: Some(level),
+    })?;
+    match (level, cpu.int8_peak()) {
+        (Level::Scalar, None) => Ok(()),
+        (Level::Avx2 | Level::Avx512, Some(peak)) if peak.is_finite() && peak > 0.0 => Ok(()),
+        (_, peak) => Err(format!("peak of {level}: {peak:?}").into()),
+    }
 }

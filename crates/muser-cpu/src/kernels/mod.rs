@@ -6,6 +6,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;
+pub(crate) mod int8_peak;
 pub(crate) mod kv_store;
 pub(crate) mod matmul;
 pub(crate) mod matvec;

@@ -131,4 +131,6 @@ table! {
     /// Scaled, soft-capped logits.
     "elementwise/soft_cap" soft_cap = elementwise::soft_cap
         (x: &mut [f32], scale: f32, cap: Option<f32>);
+    /// Multiply-adds of bytes in registers, for the peak; gives their number.
+    "int8_peak" int8_peak = int8_peak::int8_peak (rounds: u32) -> u64;
 }

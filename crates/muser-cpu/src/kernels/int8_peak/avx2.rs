@@ -1,0 +1,26 @@
+//! `vpmaddubsw`, `vpmaddwd` and `vpaddd`, as the matvec kernels of this level
+//! use them: three instructions for 32 multiply-adds.
+
+use std::arch::x86_64::*;
+use std::hint::black_box;
+
+/// Two multiplications a cycle, eleven cycles from one step of a chain to the
+/// next at worst: twelve chains hide it.
+const CHAINS: usize = 12;
+
+/// Runs that many rounds; gives the multiply-adds done.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn int8_peak(rounds: u32) -> u64 {
+    let w = _mm256_set1_epi8(black_box(1));
+    let ones = _mm256_set1_epi16(black_box(1));
+    let mut chains: [__m256i; CHAINS] =
+        std::array::from_fn(|i| _mm256_set1_epi32(black_box(i as i32)));
+    for _ in 0..rounds {
+        for chain in &mut chains {
+            let pairs = _mm256_maddubs_epi16(*chain, w);
+            *chain = _mm256_add_epi32(*chain, _mm256_madd_epi16(pairs, ones));
+        }
+    }
+    black_box(chains);
+    u64::from(rounds) * (CHAINS * 32) as u64
+}
