@@ -2,7 +2,7 @@
 //! checked against the configuration before a backend sees a byte.
 
 use crate::{ARCH, Config, ModelError, Role};
-use muser_gguf::{GgmlType, Gguf};
+use muser_gguf::{GgmlType, Gguf, TensorInfo};
 use muser_ops::{Backend, Weight};
 use muser_quant::DType;
 use std::collections::HashSet;
@@ -118,58 +118,88 @@ impl<'a, B: Backend> Binder<'a, B> {
     }
 
     fn take(&mut self, role: Role, layer: Option<usize>) -> Result<Weight, ModelError> {
-        let name = role.tensor_name(layer.unwrap_or(0));
-        let dims = role.dims(self.config);
-        let expected: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
-        let Some(info) = self.gguf.tensor(&name) else {
-            return Err(ModelError::MissingTensor { name, expected });
-        };
-        if info.dims != expected {
-            let found = info.dims.clone();
-            return Err(ModelError::TensorShape {
-                name,
-                expected,
-                found,
-            });
-        }
-        let usable = dtype(info.ty).filter(|t| !(role.is_norm() && t.is_k_quant()));
-        let Some(dtype) = usable else {
-            let expected = match role.is_norm() {
-                true => "F32, F16 or BF16",
-                false => "Q4_K, Q5_K, Q6_K, F16, BF16 or F32",
-            };
-            let found = info.ty;
-            return Err(ModelError::TensorType {
-                name,
-                expected,
-                found,
-            });
-        };
-        let (cols, rows) = (dims[0], dims.get(1).copied().unwrap_or(1));
-        let weight = Weight::new(&name, self.gguf.tensor_data(info), dtype, rows, cols)?;
-        self.taken.push(Tensor {
-            name,
-            role,
-            layer,
-            dtype,
-            rows,
-            cols,
-            bytes: info.byte_len,
-        });
+        let (tensor, info) = describe(self.gguf, self.config, role, layer)?;
+        let (data, name) = (self.gguf.tensor_data(info), &tensor.name);
+        let weight = Weight::new(name, data, tensor.dtype, tensor.rows, tensor.cols)?;
+        self.taken.push(tensor);
         Ok(weight)
     }
 
     /// The tensors taken, once nothing else is left in the file.
     pub(crate) fn finish(self) -> Result<Vec<Tensor>, ModelError> {
-        let taken: HashSet<&str> = self.taken.iter().map(|t| t.name.as_str()).collect();
-        let stranger = |t: &&muser_gguf::TensorInfo| !taken.contains(t.name.as_str());
-        match self.gguf.tensors().iter().find(stranger) {
-            None => Ok(self.taken),
-            Some(info) => Err(ModelError::UnknownTensor {
-                name: info.name.clone(),
-                arch: ARCH,
-                layers: self.config.layers,
-            }),
-        }
+        check_strangers(self.gguf, self.config, &self.taken)?;
+        Ok(self.taken)
+    }
+}
+
+/// Every tensor of the model from the file's directory alone, checked as for
+/// binding; the model's own first, then layer by layer.
+pub(crate) fn tensors(gguf: &Gguf, config: &Config) -> Result<Vec<Tensor>, ModelError> {
+    let own = Role::MODEL.map(|role| (role, None));
+    let layers = (0..config.layers).flat_map(|i| Role::LAYER.map(|role| (role, Some(i))));
+    let tensor = |(role, layer)| Ok(describe(gguf, config, role, layer)?.0);
+    let all = own.into_iter().chain(layers).map(tensor);
+    let all = all.collect::<Result<Vec<_>, ModelError>>()?;
+    check_strangers(gguf, config, &all)?;
+    Ok(all)
+}
+
+/// What the directory says of a tensor, once it agrees with the configuration.
+fn describe<'a>(
+    gguf: &'a Gguf,
+    config: &Config,
+    role: Role,
+    layer: Option<usize>,
+) -> Result<(Tensor, &'a TensorInfo), ModelError> {
+    let name = role.tensor_name(layer.unwrap_or(0));
+    let dims = role.dims(config);
+    let expected: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
+    let Some(info) = gguf.tensor(&name) else {
+        return Err(ModelError::MissingTensor { name, expected });
+    };
+    if info.dims != expected {
+        let found = info.dims.clone();
+        return Err(ModelError::TensorShape {
+            name,
+            expected,
+            found,
+        });
+    }
+    let usable = dtype(info.ty).filter(|t| !(role.is_norm() && t.is_k_quant()));
+    let Some(dtype) = usable else {
+        let expected = match role.is_norm() {
+            true => "F32, F16 or BF16",
+            false => "Q4_K, Q5_K, Q6_K, F16, BF16 or F32",
+        };
+        let found = info.ty;
+        return Err(ModelError::TensorType {
+            name,
+            expected,
+            found,
+        });
+    };
+    let tensor = Tensor {
+        name,
+        role,
+        layer,
+        dtype,
+        rows: dims.get(1).copied().unwrap_or(1),
+        cols: dims[0],
+        bytes: info.byte_len,
+    };
+    Ok((tensor, info))
+}
+
+/// Refuses a tensor of the file that is not among these.
+fn check_strangers(gguf: &Gguf, config: &Config, taken: &[Tensor]) -> Result<(), ModelError> {
+    let taken: HashSet<&str> = taken.iter().map(|t| t.name.as_str()).collect();
+    let stranger = |t: &&TensorInfo| !taken.contains(t.name.as_str());
+    match gguf.tensors().iter().find(stranger) {
+        None => Ok(()),
+        Some(info) => Err(ModelError::UnknownTensor {
+            name: info.name.clone(),
+            arch: ARCH,
+            layers: config.layers,
+        }),
     }
 }

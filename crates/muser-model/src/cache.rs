@@ -95,9 +95,9 @@ pub(crate) fn kv_bytes(config: &Config, context: usize, stored: usize) -> u64 {
     let layer = |i| {
         let layout = config.kv_layout(i, context);
         let chunks = stored.div_ceil(CHUNK).min(layout.chunks());
-        chunks as u64 * layout.chunk_bytes() as u64
+        (chunks as u64).saturating_mul(layout.chunk_bytes() as u64)
     };
-    (0..config.layers).map(layer).sum()
+    (0..config.layers).map(layer).fold(0, u64::saturating_add)
 }
 
 /// The activations of one micro-batch, `[rows, width]` each.

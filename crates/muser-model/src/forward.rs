@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub const MAX_BATCH: usize = 256;
 
 /// Rows of logits computed at once: 52 MB at a vocabulary of 202,048.
-const HEAD_ROWS: usize = 64;
+pub(crate) const HEAD_ROWS: usize = 64;
 
 /// Of which tokens a forward pass gives the logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

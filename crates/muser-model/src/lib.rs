@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod bind;
+pub mod budget;
 mod cache;
 mod config;
 pub mod convert;
@@ -43,6 +44,7 @@ mod tensors;
 mod transformer;
 
 pub use bind::Tensor;
+pub use budget::Budget;
 pub use cache::Cache;
 pub use config::{ARCH, Config, POST_NORM_EPS};
 pub use error::ModelError;

@@ -133,19 +133,8 @@ pub fn write(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), ModelError> {
     let plan = plan(geometry, mix)?;
-    let mut writer = Writer::new();
-    metadata(&mut writer, geometry, mix)?;
-    for t in &plan {
-        let (cols, rows) = (t.cols as u64, t.rows as u64);
-        let dims: &[u64] = if t.role.is_norm() {
-            &[cols]
-        } else {
-            &[cols, rows]
-        };
-        writer.tensor(t.name.as_str(), dims, ggml_type(t.dtype))?;
-    }
     let total = plan.iter().map(|t| t.bytes).sum();
-    let mut data = writer.start(out)?;
+    let mut data = declare(geometry, mix, &plan)?.start(out)?;
     let mut done = 0;
     for t in &plan {
         fill::fill(t, seed, &mut |chunk| {
@@ -157,6 +146,38 @@ pub fn write(
     }
     data.finish()?;
     Ok(())
+}
+
+/// The header of the file that [`write()`] makes, and the length of that file:
+/// written out and extended with a hole to that length, a file of any size
+/// whose directory can be read and whose weights are zero.
+///
+/// # Errors
+/// As [`write()`].
+pub fn header(geometry: &Geometry, mix: Mix) -> Result<(Vec<u8>, u64), ModelError> {
+    let plan = plan(geometry, mix)?;
+    let mut header = Vec::new();
+    let _ = declare(geometry, mix, &plan)?.start(&mut header)?;
+    let align = u64::from(muser_gguf::DEFAULT_ALIGNMENT);
+    let padded = plan.iter().map(|t| t.bytes.next_multiple_of(align));
+    let length = header.len() as u64 + padded.sum::<u64>();
+    Ok((header, length))
+}
+
+/// A writer that knows metadata and tensors.
+fn declare(geometry: &Geometry, mix: Mix, plan: &[Planned]) -> Result<Writer, ModelError> {
+    let mut writer = Writer::new();
+    metadata(&mut writer, geometry, mix)?;
+    for t in plan {
+        let (cols, rows) = (t.cols as u64, t.rows as u64);
+        let dims: &[u64] = if t.role.is_norm() {
+            &[cols]
+        } else {
+            &[cols, rows]
+        };
+        writer.tensor(t.name.as_str(), dims, ggml_type(t.dtype))?;
+    }
+    Ok(writer)
 }
 
 fn plan(geometry: &Geometry, mix: Mix) -> Result<Vec<Planned>, ModelError> {
