@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Convert(commands::convert::ConvertArgs),
     /// Write a model of random weights
     Synth(commands::synth::SynthArgs),
+    /// Show what a token costs: bytes, operations, and the speed they allow
+    Budget(commands::budget::BudgetArgs),
     /// Show what this machine gives: level, kernels, threads, read bandwidth
     Doctor(commands::doctor::DoctorArgs),
 }

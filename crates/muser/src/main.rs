@@ -11,6 +11,7 @@ mod load;
 mod output;
 mod prompt;
 mod sampling;
+mod table;
 mod token_list;
 
 use clap::Parser;

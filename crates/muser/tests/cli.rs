@@ -372,6 +372,7 @@ fn help_teaches() {
         "perplexity",
         "convert",
         "synth",
+        "budget",
         "doctor",
     ] {
         let help = text(&muser(&[command, "--help"]).ok());

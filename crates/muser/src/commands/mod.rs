@@ -1,5 +1,6 @@
 //! The commands, one a file.
 
+pub(crate) mod budget;
 pub(crate) mod chat;
 pub(crate) mod convert;
 pub(crate) mod detokenize;
@@ -26,6 +27,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Perplexity(args) => perplexity::run(common, args),
         Command::Convert(args) => convert::run(common, args),
         Command::Synth(args) => synth::run(common, args),
+        Command::Budget(args) => budget::run(common, args),
         Command::Doctor(args) => doctor::run(common, args),
     }
 }

@@ -1,0 +1,89 @@
+//! The instruments: budget, profile and bench. What they count is exact and
+//! tested; what they time is not.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::{muser, text};
+use muser_model::synth::{self, Geometry, Mix};
+use serde_json::Value;
+use std::io::Write as _;
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_slice(&muser(args).ok().stdout).unwrap()
+}
+
+/// A file of the release's geometry and formats: its header, and a hole where
+/// its weights are.
+fn release() -> tempfile::NamedTempFile {
+    let geometry = Geometry::named("glimmer-30b").unwrap();
+    let (header, length) = synth::header(&geometry, Mix::Q4KM).unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&header).unwrap();
+    file.as_file().set_len(length).unwrap();
+    file
+}
+
+#[test]
+fn budget_of_the_release() {
+    let file = release();
+    let path = file.path().to_str().unwrap();
+    let out = text(&muser(&["budget", path, "--bandwidth", "33.4"]).ok());
+    for part in [
+        "27,854,794,240 parameters, 26,508,558,336 of them in the projections",
+        "q 27,262,976 + k 1,703,936 + v 1,703,936 + gate 27,262,976 = 57,933,824 (12.0 %)",
+        "32.6 MB at Q4_K, 39.8 MB at Q5_K, 47.5 MB at Q6_K",
+        "output         27,262,976 (5.6 %)",
+        "gate 132,907,008 + up 132,907,008 + down 132,907,008 (82.4 %)",
+        "Projections of a layer: 483,917,824 weights",
+        "1,826,619,392",
+        "at 33.4 GB/s\n",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let depths = ["--bandwidth", "33.4", "--depths", "1,131072"];
+    let report = json(&[&["budget", path, "--json"], &depths[..]].concat());
+    let bytes = report["token"]["bytes"].as_u64().unwrap();
+    assert_eq!(bytes / 10_000_000, 1598, "15.99 GB");
+    assert_eq!(report["classes"]["attention_set"]["formats"][1], "Q6_K");
+    assert_eq!(report["layers"].as_array().unwrap().len(), 52);
+    assert_eq!(report["layers"][3]["sliding"], false);
+    let deep = &report["depths"][1];
+    assert_eq!(deep["kv_bytes"], 1_826_619_392u64);
+    assert_eq!(deep["bytes"], bytes + 1_826_619_392);
+    let speed = deep["roofline_tok_s"].as_f64().unwrap();
+    assert!((speed - 33.4e9 / (bytes + 1_826_619_392) as f64).abs() < 1e-9);
+    assert_eq!(report["bandwidth_measured"], false);
+}
+
+#[test]
+fn budget_of_the_embedded_model() {
+    let out = text(&muser(&["budget", "--layers"]).ok());
+    assert!(out.contains("24,136,192 parameters"), "{out}");
+    assert!(out.contains("GB/s, measured"), "{out}");
+    let report = json(&["budget", "--json", "--bandwidth", "1"]);
+    let sum = |key: &str| -> u64 {
+        let parts = report[key].as_object().unwrap().values();
+        parts.map(|part| part["bytes"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(sum("classes"), report["token"]["bytes"]);
+    assert_eq!(sum("formats"), report["token"]["bytes"]);
+    let last = report["depths"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["positions"], 2048, "the context");
+}
+
+#[test]
+fn budget_refuses() {
+    for (args, words) in [
+        (&["--bandwidth", "0"][..], "expected a number above 0"),
+        (&["--bandwidth", "fast"], "expected a number above 0"),
+        (&["--depths", "0"], "0 is not in 1.."),
+    ] {
+        let error = muser(&[&["budget"], args].concat()).fails(2);
+        assert!(error.contains(words), "{error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("no.gguf");
+    std::fs::write(&path, "not a model").unwrap();
+    muser(&["budget", path.to_str().unwrap()]).fails(3);
+}
