@@ -22,7 +22,7 @@
 use crate::cache::Scratch;
 use crate::transformer::Layer;
 use crate::{Cache, ModelError, Transformer};
-use muser_ops::{Backend, OpError, RopeTable};
+use muser_ops::{Backend, OpError, RopeTable, Stage};
 use std::mem::swap;
 use std::sync::Arc;
 
@@ -149,6 +149,7 @@ impl<B: Backend> Transformer<B> {
         s.reserve(b, config, rows, keep.min(HEAD_ROWS));
         cache.high = cache.high.max(first + rows);
 
+        b.mark(Stage::Embed);
         b.embed(&self.embedding, tokens, &mut s.h)?;
         b.rms_norm(rows, &s.h, None, config.rms_eps, &mut s.x)?;
         let rope = self.rope.table(first, rows);
@@ -156,8 +157,10 @@ impl<B: Backend> Transformer<B> {
         for (i, (layer, kv)) in self.layers.iter().zip(kv).enumerate() {
             let keep = if i == last { keep } else { rows };
             let place = Rows { keep, ..place };
+            b.mark(Stage::Attention(i));
             self.attend(layer, kv, s, &rope, place)?;
             if keep > 0 {
+                b.mark(Stage::Ffn(i));
                 self.feed(layer, s, keep)?;
             }
         }
@@ -238,6 +241,7 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), ModelError> {
         let (b, config) = (&*self.backend, &*self.config);
         let norm = Some(&self.output_norm);
+        b.mark(Stage::Head);
         for from in (0..place.keep).step_by(HEAD_ROWS) {
             let n = HEAD_ROWS.min(place.keep - from);
             if from == 0 {

@@ -15,6 +15,19 @@ pub struct BackendInfo {
     pub threads: usize,
 }
 
+/// A part of the forward pass, for whoever measures one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// The embedding and its norm.
+    Embed,
+    /// Attention's half of a layer.
+    Attention(usize),
+    /// The FFN's half of a layer.
+    Ffn(usize),
+    /// The last norm and the logits.
+    Head,
+}
+
 /// The operations of a forward pass over buffers that the backend owns.
 ///
 /// A buffer is `[rows, width]` f32, row after row; row r is one position of
@@ -37,6 +50,12 @@ pub trait Backend: Send + Sync + 'static {
 
     /// What this backend is.
     fn info(&self) -> BackendInfo;
+
+    /// Told which part the operations from here on belong to. Nothing that is
+    /// computed depends on it; only [`crate::profile`] listens.
+    fn mark(&self, stage: Stage) {
+        let _ = stage;
+    }
 
     /// Takes a weight, or refuses its format or shape by the tensor's name.
     /// Copies nothing where the device reads host memory.

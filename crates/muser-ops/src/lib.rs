@@ -23,13 +23,14 @@ pub mod math;
 pub mod norm;
 pub mod oracle;
 pub mod pinned;
+pub mod profile;
 pub mod project;
 pub mod reduce;
 pub mod rope;
 mod weight;
 
 pub use attention::{Attention, KvLayout};
-pub use backend::{Backend, BackendInfo};
+pub use backend::{Backend, BackendInfo, Stage};
 pub use error::OpError;
 pub use lane::Lane;
 pub use rope::{RopeFrequencies, RopeTable};
