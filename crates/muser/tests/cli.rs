@@ -373,6 +373,7 @@ fn help_teaches() {
         "convert",
         "synth",
         "budget",
+        "profile",
         "doctor",
     ] {
         let help = text(&muser(&[command, "--help"]).ok());

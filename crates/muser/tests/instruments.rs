@@ -87,3 +87,101 @@ fn budget_refuses() {
     std::fs::write(&path, "not a model").unwrap();
     muser(&["budget", path.to_str().unwrap()]).fails(3);
 }
+
+/// The embedded model has eight layers, six of them sliding.
+const LAYERS: u64 = 8;
+
+#[test]
+fn profile_counts_sets_and_dispatches() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json");
+    let trace = trace.to_str().unwrap();
+    let args = ["profile", "--prompt", "5", "--decode", "2", "--rounds", "2"];
+    let report = json(&[&args[..], &["--json", "--trace", trace]].concat());
+    let projections = |phase: &str| {
+        let ops = report[phase]["ops"].as_array().unwrap().iter();
+        let sum = |(sets, dispatches), op: &Value| {
+            let more = [&op["sets"], &op["dispatches"]].map(|n| n.as_u64().unwrap());
+            (sets + more[0], dispatches + more[1])
+        };
+        ops.filter(|op| op["sets"] != 0).fold((0, 0), sum)
+    };
+    // q k v gate, output, gate up, down; and the head.
+    assert_eq!(projections("decode"), (4 * LAYERS + 1, 8 * LAYERS + 1));
+    // The last layer of a prompt computes Q and gate for one row only.
+    assert_eq!(projections("prefill"), (4 * LAYERS + 2, 8 * LAYERS + 1));
+    let ops = report["decode"]["ops"].as_array().unwrap();
+    let set = ops
+        .iter()
+        .find(|op| op["op"] == "attn_q+attn_k+attn_v+attn_gate");
+    let set = set.unwrap();
+    assert_eq!(
+        (&set["calls"], &set["sets"]),
+        (&LAYERS.into(), &LAYERS.into())
+    );
+    assert_eq!(set["dispatches"], 4 * LAYERS);
+
+    let totals = &report["decode"]["totals"];
+    assert_eq!(totals["sets"], 4 * LAYERS + 1);
+    let budget = json(&["budget", "--json", "--bandwidth", "1", "--depths", "6,7"]);
+    assert_eq!(totals["weight_bytes"], budget["token"]["bytes"]);
+    let seen = |i: usize| budget["depths"][i]["kv_bytes"].as_f64().unwrap();
+    let stored = (512 * LAYERS) as f64;
+    let kv = totals["kv_bytes"].as_f64().unwrap();
+    assert_eq!(kv, (seen(0) + seen(1)) / 2.0 + stored);
+    let sum = |key: &str, of: &str| -> u64 {
+        let lines = report["decode"][of].as_array().unwrap().iter();
+        lines.map(|line| line[key].as_u64().unwrap()).sum()
+    };
+    for key in ["calls", "sets", "dispatches", "weight_bytes"] {
+        assert_eq!(sum(key, "ops"), totals[key], "{key}");
+        assert_eq!(sum(key, "layers"), totals[key], "{key}");
+    }
+
+    let trace: Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let spans = trace["traceEvents"].as_array().unwrap();
+    let of = |category: &str| spans.iter().filter(|s| s["cat"] == category).count() as u64;
+    let calls = |phase: &str| report[phase]["totals"]["calls"].as_u64().unwrap();
+    assert_eq!(of("operation"), calls("prefill") + 2 * calls("decode"));
+    assert_eq!((of("pass"), of("stage")), (3, 3 * (2 * LAYERS + 2)));
+    // Spans nest: what begins inside another ends inside it.
+    let mut open: Vec<f64> = Vec::new();
+    for span in spans.iter().filter(|s| s["ph"] == "X") {
+        let start = span["ts"].as_f64().unwrap();
+        let end = start + span["dur"].as_f64().unwrap();
+        while open.last().is_some_and(|&until| until <= start + 1e-6) {
+            open.pop();
+        }
+        assert!(
+            open.last().is_none_or(|&until| end <= until + 1e-6),
+            "{span}"
+        );
+        open.push(end);
+    }
+}
+
+#[test]
+fn profile_as_text() {
+    let args = ["profile", "--prompt", "2", "--decode", "1", "--rounds", "1"];
+    let out = text(&muser(&args).ok());
+    for part in [
+        "Prefill of 2 tokens",
+        "33 sets, 161 dispatches",
+        "without the instrument",
+        "overhead",
+        "attention attn_q+attn_k+attn_v+attn_gate",
+        "outside of operations",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+}
+
+#[test]
+fn profile_refuses() {
+    let error = muser(&["profile", "--prompt", "2048"]).fails(2);
+    assert!(error.contains("2048 positions"), "{error}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let error = muser(&["profile", "--trace", path]).fails(1);
+    assert!(error.contains("--force overwrites it"), "{error}");
+}

@@ -3,7 +3,7 @@
 use crate::cli::Common;
 use crate::exit::BadModel;
 use crate::table::{Table, grouped, share};
-use crate::{backend, load, output};
+use crate::{backend, load, measure, output};
 use clap::Args;
 use muser_model::budget::{Class, Part, Pass};
 use muser_model::{Budget, Want};
@@ -43,9 +43,6 @@ pub(crate) struct BudgetArgs {
     json: bool,
 }
 
-/// Bytes read for a measurement: several times a last-level cache.
-const BUFFER: usize = 256 << 20;
-
 fn bandwidth(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(x) if x.is_finite() && x > 0.0 => Ok(x),
@@ -63,7 +60,7 @@ pub(crate) fn run(common: &Common, args: &BudgetArgs) -> anyhow::Result<()> {
     })?;
     let bandwidth = match args.bandwidth {
         Some(x) => x * 1e9,
-        None => backend::open(common)?.read_bandwidth(BUFFER),
+        None => backend::open(common)?.read_bandwidth(measure::BUFFER),
     };
     let report = Report {
         name,

@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod logits;
 pub(crate) mod perplexity;
+pub(crate) mod profile;
 pub(crate) mod run;
 pub(crate) mod synth;
 pub(crate) mod tokenize;
@@ -28,6 +29,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Convert(args) => convert::run(common, args),
         Command::Synth(args) => synth::run(common, args),
         Command::Budget(args) => budget::run(common, args),
+        Command::Profile(args) => profile::run(common, args),
         Command::Doctor(args) => doctor::run(common, args),
     }
 }

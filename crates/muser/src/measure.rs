@@ -1,0 +1,164 @@
+//! What the commands that measure share: what they compute, its proof, and
+//! the spread of what they saw.
+
+use crate::backend::{self, Device};
+use crate::cli::Common;
+use crate::exit::BadModel;
+use crate::load;
+use muser_engine::Token;
+use muser_gguf::Gguf;
+use muser_model::{ModelError, Transformer};
+use muser_ops::Backend;
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+
+/// Bytes read for a bandwidth: several times a last-level cache.
+pub(crate) const BUFFER: usize = 256 << 20;
+
+/// The file of the command line, and the backend.
+pub(crate) struct Subject {
+    /// The file, or what stands for it.
+    pub(crate) name: String,
+    /// The file.
+    pub(crate) gguf: Gguf,
+    /// The backend.
+    pub(crate) device: Arc<Device>,
+}
+
+impl Subject {
+    /// Opens both.
+    pub(crate) fn open(common: &Common) -> anyhow::Result<Self> {
+        let (name, gguf) = load::file(common.model.as_deref())?;
+        let device = backend::open(common)?;
+        Ok(Self { name, gguf, device })
+    }
+
+    /// The model on a backend; without its tokenizer, which costs time and
+    /// serves nothing here.
+    pub(crate) fn on<B: Backend>(&self, backend: Arc<B>) -> anyhow::Result<Transformer<B>> {
+        let bad = |e: ModelError| BadModel {
+            path: self.name.clone(),
+            source: e.into(),
+        };
+        Ok(Transformer::load(&self.gguf, backend).map_err(bad)?)
+    }
+}
+
+/// Token ids without a pattern: what a token is changes nothing in its cost.
+pub(crate) fn tokens(n: usize, vocab: usize) -> Vec<Token> {
+    let mut state = 1u64;
+    let next = || {
+        // Knuth's MMIX generator; the high half is the good one.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        // The vocabulary is below 2^24.
+        ((state >> 32) % vocab as u64) as Token
+    };
+    std::iter::repeat_with(next).take(n).collect()
+}
+
+/// SHA-256 over rows of logits, little-endian f32.
+#[derive(Clone, Default)]
+pub(crate) struct RowHash {
+    hash: Sha256,
+    bytes: Vec<u8>,
+}
+
+impl RowHash {
+    /// Adds a row.
+    pub(crate) fn add(&mut self, row: &[f32]) {
+        self.bytes.clear();
+        self.bytes.extend(row.iter().flat_map(|l| l.to_le_bytes()));
+        self.hash.update(&self.bytes);
+    }
+
+    /// The hash, hexadecimal.
+    pub(crate) fn hex(self) -> String {
+        let hash = self.hash.finalize();
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The middle of some measurements, and their ends.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Of at least one value; of none, zeros.
+    pub(crate) fn of(values: &[f64]) -> Self {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let n = sorted.len();
+        let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else {
+            return Self {
+                median: 0.0,
+                min: 0.0,
+                max: 0.0,
+            };
+        };
+        Self {
+            median: (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
+            min,
+            max,
+        }
+    }
+
+    /// `what / x` of each: a rate from times.
+    pub(crate) fn rate(self, what: f64) -> Self {
+        Self {
+            median: what / self.median,
+            min: what / self.max,
+            max: what / self.min,
+        }
+    }
+}
+
+/// For people: `12.3 (11.9-12.4)`.
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.1} ({:.1}-{:.1})", self.median, self.min, self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even() {
+        let odd = Spread::of(&[3.0, 1.0, 2.0]);
+        assert_eq!((odd.median, odd.min, odd.max), (2.0, 1.0, 3.0));
+        assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
+        // The fastest time is the highest rate.
+        let rate = odd.rate(6.0);
+        assert_eq!((rate.median, rate.min, rate.max), (3.0, 2.0, 6.0));
+        assert_eq!(rate.to_string(), "3.0 (2.0-6.0)");
+        assert_eq!(Spread::of(&[]).max, 0.0);
+    }
+
+    #[test]
+    fn tokens_are_of_the_vocabulary_and_many() {
+        let ids = tokens(1000, 300);
+        assert!(ids.iter().all(|&t| t < 300));
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert!(distinct.len() > 250);
+        assert_eq!(ids[..10], tokens(10, 300));
+    }
+
+    #[test]
+    fn the_hash_is_of_all_rows() {
+        let hash = |rows: &[&[f32]]| {
+            let mut hash = RowHash::default();
+            rows.iter().for_each(|row| hash.add(row));
+            hash.hex()
+        };
+        assert_eq!(hash(&[&[1.0], &[2.0]]), hash(&[&[1.0, 2.0]]));
+        assert_ne!(hash(&[&[0.0]]), hash(&[&[-0.0]]));
+        assert_eq!(hash(&[])[..8], *"e3b0c442");
+    }
+}
