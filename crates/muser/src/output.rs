@@ -30,10 +30,21 @@ pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 }
 
 /// An output file that appears under its name only when it is whole.
+///
+/// What exists and is no regular file (a pipe, a device) is written to as it
+/// stands: renaming a file over it would destroy it. A symbolic link is
+/// followed, so that its target is replaced and not the link.
 pub(crate) struct OutFile {
-    file: BufWriter<NamedTempFile>,
+    out: Out,
     path: PathBuf,
     force: bool,
+}
+
+enum Out {
+    /// Renamed to the path at the end.
+    Whole(BufWriter<NamedTempFile>),
+    /// Something that is no regular file, opened for writing.
+    Direct(BufWriter<File>),
 }
 
 impl OutFile {
@@ -42,9 +53,32 @@ impl OutFile {
     /// # Errors
     /// `path` exists and `force` is not given; the folder cannot be written.
     pub(crate) fn create(path: &Path, force: bool) -> anyhow::Result<Self> {
-        if !force && path.exists() {
-            return Err(Exists(path.to_owned()).into());
+        let direct = match std::fs::metadata(path) {
+            Ok(found) if found.is_dir() => {
+                anyhow::bail!(
+                    "{}: expected a file to write, found a folder",
+                    path.display()
+                )
+            }
+            Ok(found) if !found.is_file() => true,
+            Ok(_) if !force => return Err(Exists(path.to_owned()).into()),
+            _ => false,
+        };
+        let cannot = || format!("{} cannot be written", path.display());
+        if direct {
+            let file = File::options()
+                .write(true)
+                .open(path)
+                .with_context(cannot)?;
+            let out = Out::Direct(BufWriter::with_capacity(1 << 20, file));
+            return Ok(Self {
+                out,
+                path: path.to_owned(),
+                force,
+            });
         }
+        // The rename at the end replaces a name: a link's must not be it.
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -60,10 +94,10 @@ impl OutFile {
         let file = builder
             .prefix(".muser-")
             .tempfile_in(folder)
-            .with_context(|| format!("{} cannot be written", path.display()))?;
+            .with_context(cannot)?;
         *unfinished = Some(file.path().to_owned());
         Ok(Self {
-            file: BufWriter::with_capacity(1 << 20, file),
+            out: Out::Whole(BufWriter::with_capacity(1 << 20, file)),
             path: path.to_owned(),
             force,
         })
@@ -73,10 +107,13 @@ impl OutFile {
     pub(crate) fn finish(self) -> anyhow::Result<File> {
         let path = self.path;
         let write = || format!("{} cannot be written", path.display());
-        let file = self
-            .file
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error);
+        let file = match self.out {
+            Out::Whole(file) => file.into_inner().map_err(io::IntoInnerError::into_error),
+            Out::Direct(file) => {
+                let file = file.into_inner().map_err(io::IntoInnerError::into_error);
+                return file.with_context(write);
+            }
+        };
         let file = file.with_context(write)?;
         let mut unfinished = interrupt::unfinished();
         let file = if self.force {
@@ -91,11 +128,17 @@ impl OutFile {
 
 impl Write for OutFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.file.write(buf)
+        match &mut self.out {
+            Out::Whole(file) => file.write(buf),
+            Out::Direct(file) => file.write(buf),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        match &mut self.out {
+            Out::Whole(file) => file.flush(),
+            Out::Direct(file) => file.flush(),
+        }
     }
 }
 
@@ -135,6 +178,56 @@ pub(crate) fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn written(path: &Path, force: bool) -> anyhow::Result<()> {
+        let mut out = OutFile::create(path, force)?;
+        out.write_all(b"new")?;
+        out.finish()?;
+        Ok(())
+    }
+
+    /// A pipe in a folder of the test's own stands for any device.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_regular_file_is_written_to_and_not_replaced() {
+        use std::os::unix::fs::FileTypeExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap();
+        assert!(made.success());
+        for force in [false, true] {
+            let reader = std::thread::spawn({
+                let pipe = pipe.clone();
+                move || std::fs::read(pipe).unwrap()
+            });
+            // Before the write: a replaced pipe would leave the reader waiting.
+            let result = written(&pipe, force);
+            assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+            result.unwrap();
+            assert_eq!(reader.join().unwrap(), b"new");
+        }
+        let error = written(dir.path(), true).unwrap_err().to_string();
+        assert!(
+            error.ends_with("expected a file to write, found a folder"),
+            "{error}"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_its_target_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(written(&link, false).is_err(), "exists");
+        written(&link, true).unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(std::fs::read(&file).unwrap(), b"new");
+    }
 
     #[test]
     fn bytes_are_decimal() {

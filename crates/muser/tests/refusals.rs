@@ -305,3 +305,22 @@ fn a_broken_pipe_ends_quietly() {
     assert!(out.status.success(), "{}", out.status);
     assert_eq!(String::from_utf8(out.stderr).unwrap(), "");
 }
+
+/// The logits do not replace the model that they come from, by any name of it.
+#[test]
+fn logits_over_their_own_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = tiny(&folder);
+    let before = std::fs::read(&model).unwrap();
+    let other = format!("{}/./tiny.gguf", folder.path().display());
+    for out in [&model, &other] {
+        let args = ["--model", &model, "logits", "--tokens", "1", "--out", out];
+        let error = muser(&args).fails(2);
+        let want = "--out: expected another file than the model";
+        assert!(error.contains(want), "{error}");
+    }
+    assert!(
+        std::fs::read(&model).unwrap() == before,
+        "the model is as it was"
+    );
+}

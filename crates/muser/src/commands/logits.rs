@@ -51,6 +51,13 @@ pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
     }
     let sizes = token_list::read(&args.chunks)?;
     let calls = calls(tokens.len(), &sizes)?;
+    if let (Some(model), Some(out)) = (&common.model, &args.out) {
+        let same = |path: &std::path::Path| std::fs::canonicalize(path).ok();
+        if same(out).is_some_and(|out| Some(out) == same(model)) {
+            let what = "--out: expected another file than the model";
+            return Err(Usage(format!("{what}, found {}", out.display())).into());
+        }
+    }
     let loaded = load::model(common)?;
     let mut session = load::session(&loaded.model, None)?;
 
