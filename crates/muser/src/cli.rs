@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Synth(commands::synth::SynthArgs),
     /// Show what a token costs: bytes, operations, and the speed they allow
     Budget(commands::budget::BudgetArgs),
+    /// Measure tokens a second over batch widths and depths
+    Bench(commands::bench::BenchArgs),
     /// Show where the time of a prompt and of a token goes
     Profile(commands::profile::ProfileArgs),
     /// Show what this machine gives: level, kernels, threads, read bandwidth

@@ -8,7 +8,7 @@ use crate::load;
 use muser_engine::Token;
 use muser_gguf::Gguf;
 use muser_model::{ModelError, Transformer};
-use muser_ops::Backend;
+use muser_ops::{Backend, BackendInfo};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
@@ -41,6 +41,36 @@ impl Subject {
             source: e.into(),
         };
         Ok(Transformer::load(&self.gguf, backend).map_err(bad)?)
+    }
+}
+
+/// How it is computed.
+#[derive(serde::Serialize)]
+pub(crate) struct Setting {
+    lane: String,
+    lane_version: u32,
+    level: String,
+    threads: usize,
+}
+
+impl Setting {
+    /// Of a backend.
+    pub(crate) fn of(info: &BackendInfo) -> Self {
+        Self {
+            lane: info.lane.to_string(),
+            lane_version: info.lane.version(),
+            level: info.level.clone(),
+            threads: info.threads,
+        }
+    }
+}
+
+/// For people: `strict v1, avx2, 2 threads`.
+impl std::fmt::Display for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { lane, level, .. } = self;
+        let (version, threads) = (self.lane_version, self.threads);
+        write!(f, "{lane} v{version}, {level}, {threads} threads")
     }
 }
 

@@ -373,6 +373,7 @@ fn help_teaches() {
         "convert",
         "synth",
         "budget",
+        "bench",
         "profile",
         "doctor",
     ] {

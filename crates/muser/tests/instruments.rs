@@ -185,3 +185,103 @@ fn profile_refuses() {
     let error = muser(&["profile", "--trace", path]).fails(1);
     assert!(error.contains("--force overwrites it"), "{error}");
 }
+
+#[test]
+fn bench_proves_and_measures() {
+    let args = [
+        "bench",
+        "--widths",
+        "5,1,2",
+        "--depths",
+        "40,0",
+        "--repeats",
+        "2",
+    ];
+    let small = ["--sample", "0", "--verify", "6", "--buffer", "1", "--json"];
+    let report = json(&[args, small].concat());
+    let results = report["results"].as_array().unwrap();
+    let what: Vec<_> = results
+        .iter()
+        .map(|r| {
+            let size = |key: &str| r[key].as_u64().unwrap();
+            (size("depth"), r["mode"].as_str().unwrap(), size("width"))
+        })
+        .collect();
+    let at = |depth| {
+        let decode = [1, 2, 5].map(|width| (depth, "decode", width));
+        [&decode[..], &[(depth, "prefill", 2), (depth, "prefill", 5)]].concat()
+    };
+    assert_eq!(what, [at(0), at(40)].concat());
+    let budget = json(&["budget", "--json", "--bandwidth", "1", "--depths", "41"]);
+    let deep = &budget["depths"][0];
+    assert_eq!(results[5]["bytes"], deep["bytes"]);
+    assert_eq!(results[5]["flops"], deep["flops"]);
+    for r in results {
+        let of = |key: &str| r["tok_s"][key].as_f64().unwrap();
+        assert!(of("min") <= of("median") && of("median") <= of("max") && of("min") > 0.0);
+    }
+    // What is proved is what `logits` computes: the ids are of a known
+    // generator, the rows the first six.
+    let mut state = 1u64;
+    let ids: Vec<String> = (0..6)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 32) % 4096).to_string()
+        })
+        .collect();
+    let logits = [
+        "logits",
+        "--sha256",
+        "--level",
+        "scalar",
+        "--tokens",
+        &ids.join(","),
+    ];
+    let hash = text(&muser(&logits).ok());
+    assert_eq!(report["verified"][0]["sha256"], hash.trim());
+    assert_ne!(report["verified"][1]["sha256"], hash.trim());
+}
+
+#[test]
+fn bench_goes_where_a_ring_has_forgotten() {
+    // A call of 600 overwrites the ring of a window of 16: the way back to 300
+    // is to begin again.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    let path = path.to_str().unwrap();
+    muser(&["synth", "--geometry", "glimmer-tiny", path, "-q"]).ok();
+    let args = [
+        "bench",
+        "--widths",
+        "1,600",
+        "--depths",
+        "300",
+        "--repeats",
+        "1",
+    ];
+    let small = [
+        "--sample", "0", "--verify", "3", "--buffer", "1", "--level", "scalar",
+    ];
+    let out = text(&muser(&[&["--model", path], &args[..], &small].concat()).ok());
+    for part in [
+        "int8 peak none at this level",
+        "depth 300: 3 rows",
+        "prefill",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+}
+
+#[test]
+fn bench_refuses() {
+    for (args, words) in [
+        (&["--widths", "0"][..], "0 is not in 1.."),
+        (&["--widths", "2049"], "2048 positions, found 2049"),
+        (&["--depths", "2040"], "2048 positions, found 2296"),
+    ] {
+        let error = muser(&[&["bench"], args].concat()).fails(2);
+        assert!(error.contains(words), "{error}");
+    }
+}

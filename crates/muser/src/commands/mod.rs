@@ -1,5 +1,6 @@
 //! The commands, one a file.
 
+pub(crate) mod bench;
 pub(crate) mod budget;
 pub(crate) mod chat;
 pub(crate) mod convert;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Convert(args) => convert::run(common, args),
         Command::Synth(args) => synth::run(common, args),
         Command::Budget(args) => budget::run(common, args),
+        Command::Bench(args) => bench::run(common, args),
         Command::Profile(args) => profile::run(common, args),
         Command::Doctor(args) => doctor::run(common, args),
     }

@@ -5,7 +5,7 @@ mod trace;
 
 use crate::cli::Common;
 use crate::exit::Usage;
-use crate::measure::{RowHash, Subject, tokens};
+use crate::measure::{RowHash, Setting, Subject, tokens};
 use crate::output::{self, OutFile};
 use clap::Args;
 use muser_engine::Token;
@@ -98,16 +98,9 @@ pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
     let trace = trace.transpose()?;
 
     let mut rounds = rounds(&plain, &measured, &work, args.rounds)?;
-    let info = subject.device.info();
     let report = Report {
         name: subject.name,
-        setting: format!(
-            "{} v{}, {}, {} threads",
-            info.lane,
-            info.lane.version(),
-            info.level,
-            info.threads
-        ),
+        setting: Setting::of(&subject.device.info()),
         rounds: args.rounds,
         prefill: Phase::new(work.prompt.len(), 1, &rounds, |r| {
             (r.prefill, &r.prefill_events)

@@ -1,7 +1,7 @@
 //! The profile as tables and as JSON.
 
 use super::Round;
-use crate::measure::Spread;
+use crate::measure::{Setting, Spread};
 use crate::output;
 use crate::table::{Table, grouped, share};
 use muser_ops::Stage;
@@ -15,7 +15,8 @@ use std::time::Duration;
 pub(super) struct Report {
     #[serde(rename = "file")]
     pub(super) name: String,
-    pub(super) setting: String,
+    #[serde(flatten)]
+    pub(super) setting: Setting,
     pub(super) rounds: u32,
     pub(super) prefill: Phase,
     pub(super) decode: Phase,

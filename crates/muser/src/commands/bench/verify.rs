@@ -1,0 +1,128 @@
+//! The proof before the clock: every width gives the bits of the reference.
+
+use super::rig::Rows;
+use muser_model::Want;
+
+/// An answer that depends on how it was computed.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: expected SHA-256 {expected}, found {found}: a wrong answer is not timed")]
+pub(super) struct WrongAnswer {
+    /// The calls.
+    pub(super) what: String,
+    /// The proved hash.
+    pub(super) expected: String,
+    /// Theirs.
+    pub(super) found: String,
+}
+
+/// What every width must give.
+#[derive(Debug)]
+pub(super) struct Proof {
+    /// SHA-256 of the reference's rows.
+    pub(super) hash: String,
+    /// The last row of a call of each width, in the order of the widths.
+    pub(super) last: Vec<String>,
+}
+
+/// Computes `rows` rows in one batch, one at a time, and in calls of each
+/// width, and compares: the rows of calls that give all logits, and the last
+/// row of one that gives the last.
+///
+/// `run` is [`super::rig::Rig::rows`] at some depth.
+pub(super) fn verify(
+    widths: &[usize],
+    rows: usize,
+    depth: usize,
+    run: &mut dyn FnMut(usize, Want) -> anyhow::Result<Rows>,
+) -> anyhow::Result<Proof> {
+    let check = |width: usize, how: &str, expected: &str, found: &str| {
+        if expected == found {
+            return Ok(());
+        }
+        let what = format!("depth {depth}, calls of {width} tokens, {how}");
+        Err(WrongAnswer {
+            what,
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+        })
+    };
+    let reference = run(rows, Want::All)?;
+    check(1, "all logits", &reference.hash, &run(1, Want::All)?.hash)?;
+    let mut last = Vec::new();
+    for &width in widths {
+        let all = run(width, Want::All)?;
+        check(width, "all logits", &reference.hash, &all.hash)?;
+        // Beyond the reference's rows stands the run that has just been
+        // compared on all of them.
+        let of = if width <= rows { &reference } else { &all };
+        let Some(expected) = of.each.get(width - 1) else {
+            anyhow::bail!("calls of {width} tokens gave {} rows", of.each.len());
+        };
+        let one = run(width, Want::Last)?;
+        let found = one.each.last().map_or("none", String::as_str);
+        check(width, "the last logits", expected, found)?;
+        last.push(expected.clone());
+    }
+    let hash = reference.hash;
+    Ok(Proof { hash, last })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows named by their index, but for what `wrong` changes.
+    fn honest(
+        width: usize,
+        rows: usize,
+        want: Want,
+        wrong: &dyn Fn(usize, usize, Want) -> bool,
+    ) -> anyhow::Result<Rows> {
+        let name = |i: usize| format!("{i}{}", if wrong(width, i, want) { "!" } else { "" });
+        let each: Vec<String> = match want {
+            Want::All => (0..width.max(rows)).map(name).collect(),
+            _ => vec![name(width - 1)],
+        };
+        let hash = each[..rows.min(each.len())].join(",");
+        Ok(Rows { hash, each })
+    }
+
+    fn prove(wrong: &dyn Fn(usize, usize, Want) -> bool) -> anyhow::Result<Proof> {
+        let widths = [1, 3, 4, 9];
+        verify(&widths, 4, 7, &mut |width, want| {
+            honest(width, 4, want, wrong)
+        })
+    }
+
+    #[test]
+    fn equal_answers_are_proved() {
+        let proof = prove(&|_, _, _| false).unwrap();
+        assert_eq!(proof.hash, "0,1,2,3");
+        assert_eq!(proof.last, ["0", "2", "3", "8"]);
+    }
+
+    #[test]
+    fn any_wrong_row_is_refused() {
+        for width in [1, 3, 9] {
+            for row in 0..4 {
+                let error = prove(&|w, i, want| (w, i, want) == (width, row, Want::All));
+                let error = error.unwrap_err();
+                assert!(error.is::<WrongAnswer>(), "{error}");
+                let words = format!("depth 7, calls of {width} tokens, all logits: expected");
+                assert!(error.to_string().starts_with(&words), "{error}");
+            }
+        }
+        // The reference itself, against one at a time.
+        let error = prove(&|w, i, _| (w, i) == (4, 2)).unwrap_err();
+        assert!(error.to_string().contains("calls of 1 tokens"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_last_row_is_refused() {
+        for width in [1, 3, 4, 9] {
+            let error = prove(&|w, _, want| (w, want) == (width, Want::Last)).unwrap_err();
+            let words = format!("depth 7, calls of {width} tokens, the last logits");
+            assert!(error.to_string().starts_with(&words), "{error}");
+        }
+    }
+}
