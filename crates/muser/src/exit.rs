@@ -1,6 +1,6 @@
 //! Exit codes, and how an error is told.
 
-use crate::output::note;
+use crate::output::{note, plain};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,17 +55,28 @@ pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
 }
 
 fn class(error: &anyhow::Error) -> u8 {
-    use muser_engine::Error as Engine;
     if error.is::<Interrupted>() {
         130
     } else if error.is::<BadModel>() {
         3
-    } else if error.is::<Usage>() || matches!(error.downcast_ref(), Some(Engine::Parameter { .. }))
-    {
+    } else if error.is::<Usage>() || error.downcast_ref().is_some_and(asked_for) {
         2
     } else {
         1
     }
+}
+
+/// Whether the command line asked for what the model cannot give: an option out
+/// of range, a token that it does not have, text without a tokenizer.
+fn asked_for(error: &muser_engine::Error) -> bool {
+    use muser_engine::Error as Engine;
+    matches!(
+        error,
+        Engine::Parameter { .. }
+            | Engine::UnknownToken { .. }
+            | Engine::NoTokenizer
+            | Engine::NoChatTemplate
+    )
 }
 
 /// `error:` and each cause on a line of its own, but for those that repeat
@@ -78,6 +89,7 @@ fn tell(error: &anyhow::Error) {
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ");
+        let text = plain(&text);
         if i == 0 {
             note(format_args!("error: {text}"));
         } else if !last.contains(&text) {

@@ -16,6 +16,23 @@ pub(crate) fn note(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+/// Text from a file or a command line as a terminal may see it: characters
+/// that move the cursor, colour or reorder text are escaped.
+pub(crate) fn plain(text: &str) -> String {
+    let unsafe_to_show = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match unsafe_to_show(c) {
+            true => out.extend(c.escape_unicode()),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
 /// A line to standard output.
 pub(crate) fn line(line: Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -227,6 +244,13 @@ mod tests {
         written(&link, true).unwrap();
         assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(std::fs::read(&file).unwrap(), b"new");
+    }
+
+    #[test]
+    fn escapes_do_not_reach_the_terminal() {
+        assert_eq!(plain("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(plain("x\u{202e}y\u{9b}"), "x\\u{202e}y\\u{9b}");
+        assert_eq!(plain("Glimmer Nano 24M – é日"), "Glimmer Nano 24M – é日");
     }
 
     #[test]

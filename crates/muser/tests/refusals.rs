@@ -121,10 +121,6 @@ fn it_fails_with_its_reason() {
             ],
             "the context is full: 9 tokens need as many positions, the session has 8",
         ),
-        (
-            &["logits", "--tokens", "1,4096", "--sha256"],
-            "token 4096 at position 1 is not in the vocabulary of 4096",
-        ),
         (&["detokenize", "4096"], "4096"),
         (
             &["logits", "--tokens", "@/no/such/file", "--sha256"],
@@ -187,7 +183,7 @@ fn a_model_without_a_tokenizer() {
     let error = with(&["run", "hello"]).fails(2);
     assert!(error.contains("--tokens"), "{error}");
     for args in [&["chat"][..], &["tokenize", "x"], &["detokenize", "1"]] {
-        let error = with(args).fails(1);
+        let error = with(args).fails(2);
         assert!(error.contains("the model has no"), "{args:?}: {error}");
     }
     let ids = text(&with(&["run", "--tokens", "1,2,3", "-n", "4", "-q", "--seed", "1"]).ok());
@@ -234,7 +230,7 @@ fn nothing_is_overwritten_unasked() {
         "255",
         &odd,
     ])
-    .fails(1);
+    .fails(2);
     let names: Vec<_> = folder
         .path()
         .read_dir()
@@ -323,4 +319,43 @@ fn logits_over_their_own_model() {
         std::fs::read(&model).unwrap() == before,
         "the model is as it was"
     );
+}
+
+/// SECURITY.md: a file does not play on the terminal.
+#[test]
+fn escapes_in_a_file_stay_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path_in(&folder, "escapes.gguf");
+    let bytes = std::fs::read(tiny(&folder)).unwrap();
+    // The same length, so that nothing else of the file moves; the second has
+    // the right architecture and shows its name and a key that nobody reads.
+    let replaced = |from: &[u8], to: &[u8]| {
+        let at = bytes.windows(from.len()).position(|w| w == from).unwrap();
+        let mut bytes = bytes.clone();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        std::fs::write(&path, bytes).unwrap();
+    };
+    replaced(b"muse-glimmer", b"\x1b[2J\x1b[31mX\n");
+    let error = muser(&["--model", &path, "run", "x"]).fails(3);
+    assert!(
+        error.contains("\\u{1b}[2J") && !error.contains('\x1b'),
+        "{error:?}"
+    );
+    replaced(b"general.file_type", b"general.f\x1b[2Jype");
+    let shown = text(&muser(&["--model", &path, "inspect"]).ok());
+    assert!(shown.contains("general.f\\u{1b}[2Jype") && !shown.contains('\x1b'));
+}
+
+/// Exit code 2 is the command line's, whichever option it was.
+#[test]
+fn what_the_command_line_cannot_ask_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, out) = (tiny(&folder), path_in(&folder, "out.gguf"));
+    muser(&["run", "--tokens", "99999"]).fails(2);
+    let error = muser(&["logits", "--tokens", "1,4096", "--sha256"]).fails(2);
+    let want = "token 4096 at position 1 is not in the vocabulary of 4096";
+    assert!(error.contains(want), "{error}");
+    muser(&["synth", "--layers", "0", &out]).fails(2);
+    muser(&["--model", &model, "tokenize", "x"]).fails(2);
+    muser(&["--model", &model, "run", "x"]).fails(2);
 }

@@ -146,7 +146,7 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
 }
 /// Interleaved pairs (x0, y0, x1, y1, …) turned by the angles of each pair:
 /// x·c - y·s and x·s + y·c, products and sum rounded. Does whole groups of
-/// eight pairs and says how many pairs it did.
+/// four pairs and says how many pairs it did.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {

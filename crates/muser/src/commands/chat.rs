@@ -38,7 +38,7 @@ pub(crate) struct ChatArgs {
     /// A system message before the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// The most tokens of an answer
+    /// The most tokens of an answer, its hidden header (about five) among them
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// Positions of the context; without it, the model's own number
@@ -93,11 +93,11 @@ pub(crate) fn run(common: &Common, args: &ChatArgs) -> anyhow::Result<()> {
     result
 }
 
-fn title(loaded: &Loaded) -> &str {
-    match loaded.model.config().name.as_str() {
+fn title(loaded: &Loaded) -> String {
+    output::plain(match loaded.model.config().name.as_str() {
         "" => &loaded.path,
         name => name,
-    }
+    })
 }
 
 fn history_file() -> Option<PathBuf> {

@@ -2,7 +2,7 @@
 
 use crate::cli::Common;
 use crate::load;
-use crate::output;
+use crate::output::{self, plain};
 use clap::Args;
 use muser_gguf::{Gguf, TensorInfo, Value};
 use muser_model::Config;
@@ -132,7 +132,7 @@ fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) 
         gguf.tensors().len(),
     );
     for entry in gguf.metadata().iter() {
-        let _ = writeln!(text, "  {:<44} {}", entry.key, short(&entry.value));
+        let _ = writeln!(text, "  {:<44} {}", plain(&entry.key), short(&entry.value));
     }
     let _ = writeln!(text, "\nGeometry");
     match config {
@@ -142,7 +142,7 @@ fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) 
             }
         }
         Err(why) => {
-            let _ = writeln!(text, "  not a model that muser runs: {why}");
+            let _ = writeln!(text, "  not a model that muser runs: {}", plain(why));
         }
     }
     let _ = writeln!(
@@ -156,6 +156,7 @@ fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) 
             elements,
             bytes,
         } = group;
+        let class = plain(&class);
         let _ = writeln!(
             text,
             "  {class:<36} {ty:<6} {count:>6} {elements:>16} {bytes:>16}"
@@ -167,7 +168,7 @@ fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) 
             let _ = writeln!(
                 text,
                 "  {:<36} {:<6} {:<18} {:>14} bytes at {}",
-                t.name,
+                plain(&t.name),
                 t.ty.to_string(),
                 format!("{:?}", t.dims),
                 t.byte_len,

@@ -49,8 +49,9 @@ pub(crate) struct RunArgs {
     /// A system message before the prompt
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"])]
     system: Option<String>,
-    /// The most tokens to generate; without it, until the model ends its
-    /// answer or the context is full
+    /// The most tokens to generate, those of an answer's hidden header (about
+    /// five) among them; without it, until the model ends its answer or the
+    /// context is full
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// End before this text. May be repeated

@@ -4,6 +4,7 @@ use crate::cli::Common;
 use crate::exit::Usage;
 use crate::output::{self, OutFile, note};
 use clap::Args;
+use muser_model::ModelError;
 use muser_model::synth::{self, Geometry, Mix};
 use std::path::PathBuf;
 
@@ -120,6 +121,10 @@ pub(crate) fn run(common: &Common, args: &SynthArgs) -> anyhow::Result<()> {
     synth::write(&geometry, mix, args.seed, &mut out, &mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
+    })
+    .map_err(|e| match e {
+        ModelError::Geometry { .. } => anyhow::Error::from(Usage(e.to_string())),
+        e => e.into(),
     })?;
     bar.finish_and_clear();
     let file = out.finish()?;

@@ -125,6 +125,173 @@ macro_rules! k_quant_scalar {
     };
 }
 
+/// The whole kernel of a format with minima (Q4_K and Q5_K differ in their codes
+/// alone): needs `BYTES` and `codes(&[u8; BYTES])` in scope.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_minima {
+    (avx512, $features:literal) => {
+        use crate::kernels::matmul::Unpacked;
+        use crate::kernels::matvec::{ROWS, k_quant_driver};
+        use crate::kernels::quantize::Block;
+        use crate::rows::Tile;
+        use crate::simd::avx2::{chain4, difference4, load_sums8, prefetch, unpack_header, zero4};
+        use crate::simd::avx512 as v;
+
+        k_quant_driver!($features);
+
+        /// Four rows with N columns.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn quad<const N: usize>(
+            rows: [&[[u8; BYTES]]; ROWS],
+            x: [&[Block]; N],
+            ahead: &[u8],
+        ) -> [[f32; ROWS]; N] {
+            let blocks = rows[0].len();
+            let mut acc = [zero4(); N];
+            let mut accm = [zero4(); N];
+            for b in 0..blocks {
+                prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
+                let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
+                let header = v::headers4([w[0], w[1], w[2], w[3]]);
+                let factors = v::factors4(header);
+                let scales_mins = v::scales_mins4(header);
+                let mut sums = [[_mm512_setzero_si512(); ROWS]; N];
+                for r in 0..ROWS {
+                    let codes = codes(w[r]);
+                    let scales = v::scales_for_packs(scales_mins, r);
+                    for n in 0..N {
+                        sums[n][r] = v::dot_scaled(codes, scales, &x[n][b].q);
+                    }
+                }
+                let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
+                for n in 0..N {
+                    let x = &x[n][b];
+                    acc[n] = chain4(v::sum4(sums[n]), factors.0, x.d, acc[n]);
+                    let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
+                    let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
+                    accm[n] = chain4(min, factors.1, x.d, accm[n]);
+                }
+            }
+            std::array::from_fn(|n| difference4(acc[n], accm[n]))
+        }
+
+        /// Unpacks a superblock for the matrix-matrix rung.
+        #[inline]
+        #[target_feature(enable = $features)]
+        pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
+            v::store_unpacked(codes(w), to);
+            unpack_header(w, to);
+        }
+    };
+    (avx2, $features:literal) => {
+        use crate::kernels::matmul::Unpacked;
+        use crate::kernels::matvec::{ROWS, k_quant_driver};
+        use crate::kernels::quantize::Block;
+        use crate::rows::Tile;
+        use crate::simd::avx2::{
+            self as v, chain4, difference4, factors4, load_sums8, prefetch, unpack_header, zero4,
+        };
+
+        k_quant_driver!($features);
+
+        /// Four rows with N columns.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn quad<const N: usize>(
+            rows: [&[[u8; BYTES]]; ROWS],
+            x: [&[Block]; N],
+            ahead: &[u8],
+        ) -> [[f32; ROWS]; N] {
+            let blocks = rows[0].len();
+            let mut acc = [zero4(); N];
+            let mut accm = [zero4(); N];
+            for b in 0..blocks {
+                prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
+                let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
+                let mut sums = [[_mm256_setzero_si256(); ROWS]; N];
+                let mut mins = [[_mm_setzero_si128(); ROWS]; N];
+                for r in 0..ROWS {
+                    let codes = codes(w[r]);
+                    let (scales, minima) = v::scales_mins(w[r]);
+                    for n in 0..N {
+                        let x = &x[n][b];
+                        sums[n][r] = v::dot_scaled(&codes, scales, &x.q);
+                        mins[n][r] = _mm_madd_epi16(minima, load_sums8(&x.sums32));
+                    }
+                }
+                let four = [&w[0][..], &w[1][..], &w[2][..], &w[3][..]];
+                let (d, dmin) = (factors4(four, 0), factors4(four, 2));
+                for n in 0..N {
+                    let y = x[n][b].d;
+                    acc[n] = chain4(v::sum4(sums[n]), d, y, acc[n]);
+                    accm[n] = chain4(v::sum4_narrow(mins[n]), dmin, y, accm[n]);
+                }
+            }
+            std::array::from_fn(|n| difference4(acc[n], accm[n]))
+        }
+
+        /// Unpacks a superblock for the matrix-matrix rung.
+        #[inline]
+        #[target_feature(enable = $features)]
+        pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
+            v::store_unpacked(codes(w), to);
+            unpack_header(w, to);
+        }
+    };
+}
+
+/// [`with_minima`], portable: needs `BYTES` and `unpack(&[u8; BYTES]) ->
+/// Unpacked`, whose type it defines.
+macro_rules! with_minima_scalar {
+    () => {
+        use crate::kernels::matvec::k_quant_scalar;
+        use crate::kernels::quantize::Block;
+        use crate::rows::Tile;
+
+        k_quant_scalar!();
+
+        struct Unpacked {
+            codes: [u8; QK],
+            scales: [u8; 8],
+            mins: [u8; 8],
+            d: f32,
+            dmin: f32,
+        }
+
+        impl Unpacked {
+            fn dot(&self, x: &Block) -> (i32, i32) {
+                let (mut sum, mut min) = (0, 0);
+                for j in 0..8 {
+                    let codes = &self.codes[32 * j..][..32];
+                    let products = codes.iter().zip(&x.q[32 * j..][..32]);
+                    let dot: i32 = products.map(|(&c, &q)| i32::from(c) * i32::from(q)).sum();
+                    sum += i32::from(self.scales[j]) * dot;
+                    min += i32::from(self.mins[j]) * i32::from(x.sums32[j]);
+                }
+                (sum, min)
+            }
+        }
+
+        fn result(acc: f32, accm: f32) -> f32 {
+            acc - accm
+        }
+
+        /// Unpacks a superblock for the matrix-matrix rung.
+        pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut crate::kernels::matmul::Unpacked) {
+            let u = unpack(w);
+            to.codes.as_flattened_mut().copy_from_slice(&u.codes);
+            for (to, s) in to.scales.iter_mut().zip(u.scales) {
+                *to = i32::from(s);
+            }
+            for (to, m) in to.pairs.as_flattened_mut().iter_mut().zip(u.mins) {
+                *to = i16::from(m);
+            }
+            (to.d, to.dmin) = (u.d, u.dmin);
+        }
+    };
+}
+
 /// The kernel of a float format, whose values `$load` reads.
 macro_rules! float_kernel {
     ($level:ident, $load:ident, $bytes:literal $(, $features:literal)?) => {
@@ -196,6 +363,6 @@ macro_rules! float_kernel {
     };
 }
 
+pub(crate) use {float_kernel, k_quant_scalar, with_minima_scalar};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use k_quant_driver;
-pub(crate) use {float_kernel, k_quant_scalar};
+pub(crate) use {k_quant_driver, with_minima};

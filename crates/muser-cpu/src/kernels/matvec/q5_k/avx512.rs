@@ -8,53 +8,14 @@
 //! multiply-adds, against 8 `vpmulld` and 8 adds if the scales were applied in
 //! i32. Scales and minima of four rows are unpacked in one register.
 
-use crate::kernels::matmul::Unpacked;
-use crate::kernels::matvec::{ROWS, k_quant_driver};
-use crate::kernels::quantize::Block;
-use crate::rows::Tile;
-use crate::simd::avx2::{chain4, difference4, load_sums8, prefetch, unpack_header, zero4};
-use crate::simd::avx512 as v;
+use crate::kernels::matvec::with_minima;
 use muser_quant::q5_k::BYTES;
 use std::arch::x86_64::*;
 
-k_quant_driver!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
-
-/// Four rows with N columns.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn quad<const N: usize>(
-    rows: [&[[u8; BYTES]]; ROWS],
-    x: [&[Block]; N],
-    ahead: &[u8],
-) -> [[f32; ROWS]; N] {
-    let blocks = rows[0].len();
-    let mut acc = [zero4(); N];
-    let mut accm = [zero4(); N];
-    for b in 0..blocks {
-        prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
-        let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
-        let header = v::headers4([w[0], w[1], w[2], w[3]]);
-        let factors = v::factors4(header);
-        let scales_mins = v::scales_mins4(header);
-        let mut sums = [[_mm512_setzero_si512(); ROWS]; N];
-        for r in 0..ROWS {
-            let codes = codes(w[r]);
-            let scales = v::scales_for_packs(scales_mins, r);
-            for n in 0..N {
-                sums[n][r] = v::dot_scaled(codes, scales, &x[n][b].q);
-            }
-        }
-        let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
-        for n in 0..N {
-            let x = &x[n][b];
-            acc[n] = chain4(v::sum4(sums[n]), factors.0, x.d, acc[n]);
-            let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
-            let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
-            accm[n] = chain4(min, factors.1, x.d, accm[n]);
-        }
-    }
-    std::array::from_fn(|n| difference4(acc[n], accm[n]))
-}
+with_minima!(
+    avx512,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+);
 
 /// The 256 codes in natural order.
 #[inline]
@@ -79,12 +40,4 @@ fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
         out[g] = _mm512_ternarylogic_epi64::<0b1111_1000>(low, fifth[g], bit4);
     }
     out
-}
-
-/// Unpacks a superblock for the matrix-matrix rung.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
-    v::store_unpacked(codes(w), to);
-    unpack_header(w, to);
 }
