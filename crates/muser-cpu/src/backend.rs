@@ -15,7 +15,7 @@ use crate::peak;
 use crate::rows::{Output, for_chunks, for_tiles};
 use crate::team::{MAX_THREADS, Team};
 use muser_ops::{
-    Attention, Backend, BackendInfo, KvLayout, Lane, OpError, RopeTable, Weight, embed,
+    Attention, Backend, BackendInfo, KvLayout, Lane, OpError, Profile, RopeTable, Weight, embed,
 };
 use muser_quant::{DType, QK};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,6 +37,8 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// The level; `None` takes the best one.
     pub level: Option<Level>,
+    /// The arithmetic.
+    pub lane: Lane,
 }
 
 /// Why the CPU backend did not open.
@@ -53,6 +55,9 @@ pub enum CpuError {
         /// Features that it needs and the machine lacks.
         missing: Vec<&'static str>,
     },
+    /// The pinned lane on a platform whose math library is another one.
+    #[error("lane {0}: its bits need glibc on x86-64, for which this build is not made")]
+    Lane(Lane),
     /// A thread count out of range.
     #[error("threads: expected 1 to {MAX_THREADS}, found {0}")]
     Threads(usize),
@@ -69,6 +74,7 @@ pub enum CpuError {
 /// The CPU backend.
 pub struct Cpu {
     table: KernelTable,
+    lane: Lane,
     threads: usize,
     /// One dispatch at a time: the team, and the room for quantised inputs.
     shared: Mutex<Shared>,
@@ -88,6 +94,9 @@ impl Cpu {
             level,
             missing: level.missing(),
         })?;
+        if options.lane.profile().is_some() && !Profile::is_supported() {
+            return Err(CpuError::Lane(options.lane));
+        }
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options
             .threads
@@ -103,6 +112,7 @@ impl Cpu {
         });
         Ok(Self {
             table,
+            lane: options.lane,
             threads,
             shared,
         })
@@ -203,7 +213,7 @@ impl Backend for Cpu {
         let level = self.level().to_string();
         BackendInfo {
             name: "cpu",
-            lane: Lane::Strict,
+            lane: self.lane,
             level,
             threads: self.threads,
         }

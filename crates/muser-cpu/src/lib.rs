@@ -8,7 +8,8 @@
 //! ```
 //! use muser_cpu::{Cpu, CpuOptions};
 //! use muser_ops::Backend;
-//! let cpu = Cpu::open(CpuOptions { threads: Some(2), level: None }).unwrap();
+//! let options = CpuOptions { threads: Some(2), ..CpuOptions::default() };
+//! let cpu = Cpu::open(options).unwrap();
 //! assert_eq!(cpu.info().threads, 2);
 //! ```
 //!

@@ -16,6 +16,7 @@ fn main() {
                 let cpu = Cpu::open(CpuOptions {
                     threads: Some(3),
                     level: Some(level),
+                    ..CpuOptions::default()
                 })?;
                 conformance::check(&cpu, name);
                 Ok(())
@@ -39,6 +40,7 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
     let cpu = Cpu::open(CpuOptions {
         threads: Some(1),
         level: Some(level),
+        ..CpuOptions::default()
     })?;
     let groups: Vec<&str> = conformance::groups().iter().map(|g| g.name()).collect();
     for kernel in cpu.kernels() {
@@ -72,6 +74,7 @@ fn the_peak_exists_with_vectors(level: Level) -> Result<(), libtest_mimic::Faile
     let cpu = Cpu::open(CpuOptions {
         threads: Some(1),
         level: Some(level),
+        ..CpuOptions::default()
     })?;
     match (level, cpu.int8_peak()) {
         (Level::Scalar, None) => Ok(()),

@@ -10,10 +10,10 @@
 //! addition each); norms, rotations and the like are below a thousandth of
 //! them.
 
-use crate::forward::HEAD_ROWS;
-use crate::{Config, MAX_BATCH, ModelError, Role, Tensor, Transformer, Want, bind, cache};
+use crate::forward::head_slices;
+use crate::{Config, ModelError, Role, Tensor, Transformer, Want, bind, cache};
 use muser_gguf::Gguf;
-use muser_ops::Backend;
+use muser_ops::{Backend, Lane};
 use muser_quant::DType;
 
 /// Groups of tensors that are read together, or for one purpose.
@@ -163,17 +163,24 @@ impl Pass {
 pub struct Budget {
     config: Config,
     tensors: Vec<Tensor>,
+    /// What decides how calls are cut and which rows are left out.
+    lane: Lane,
 }
 
 impl Budget {
-    /// Of a file, from its header: no weight is read.
+    /// Of a file in the strict lane, from its header: no weight is read.
     ///
     /// # Errors
     /// What [`Transformer::load`] refuses in configuration and directory.
     pub fn of(gguf: &Gguf) -> Result<Self, ModelError> {
         let config = Config::from_gguf(gguf)?;
         let tensors = bind::tensors(gguf, &config)?;
-        Ok(Self { config, tensors })
+        let lane = Lane::Strict;
+        Ok(Self {
+            config,
+            tensors,
+            lane,
+        })
     }
 
     /// Of a model that is loaded.
@@ -181,6 +188,7 @@ impl Budget {
         Self {
             config: model.config().clone(),
             tensors: model.tensors().to_vec(),
+            lane: model.lane(),
         }
     }
 
@@ -279,7 +287,7 @@ impl Budget {
     /// Bytes that this implementation's cache holds for `positions`: whole
     /// chunks, and rings with room for a micro-batch.
     pub fn kv_held(&self, positions: usize) -> u64 {
-        cache::kv_bytes(&self.config, positions, positions)
+        cache::kv_bytes(&self.config, positions, self.lane.micro_batch(), positions)
     }
 
     /// What [`Transformer::forward`] does for `rows` tokens after `first`
@@ -288,7 +296,7 @@ impl Budget {
         let mut sum = Pass::default();
         let mut done = 0;
         while done < rows {
-            let batch = MAX_BATCH.min(rows - done);
+            let batch = self.lane.micro_batch().min(rows - done);
             let keep = match want {
                 Want::All => batch,
                 Want::Last if done + batch == rows => 1,
@@ -303,17 +311,25 @@ impl Budget {
     /// One micro-batch, of whose rows the last `keep` give logits.
     fn micro_batch(&self, first: usize, rows: usize, keep: usize) -> Pass {
         let last = self.config.layers - 1;
+        let slices = head_slices(keep).count();
+        // In a lane where the width matters, attention's half of the last layer
+        // is computed for all rows or for none.
+        let attended = match self.lane.width_matters() && keep > 0 {
+            true => rows,
+            false => keep,
+        };
         let mut pass = Pass::default();
         for t in &self.tensors {
             let kept = match t.layer {
                 Some(layer) if layer != last => rows,
+                Some(_) if t.role.is_attention_projection() => attended,
                 _ => keep,
             };
             // How many rows meet it, and how often it is read.
             let (met, reads) = match t.role {
                 Role::Embedding => (0, rows),
-                Role::Head => (keep, keep.div_ceil(HEAD_ROWS)),
-                Role::OutputNorm => (0, keep.div_ceil(HEAD_ROWS)),
+                Role::Head => (keep, slices),
+                Role::OutputNorm => (0, slices),
                 Role::K | Role::V => (rows, 1),
                 Role::AttnNorm | Role::KNorm => (0, 1),
                 role if role.is_norm() => (0, kept.min(1)),
@@ -326,7 +342,7 @@ impl Budget {
             });
         }
         for layer in 0..self.config.layers {
-            let kept = if layer == last { keep } else { rows };
+            let kept = if layer == last { attended } else { rows };
             pass.add(self.attention(layer, first, rows, kept));
         }
         pass

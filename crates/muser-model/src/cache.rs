@@ -11,6 +11,8 @@ pub struct Cache<B: Backend> {
     pub(crate) config: Arc<Config>,
     pub(crate) kv: Vec<B::Kv>,
     pub(crate) context: usize,
+    /// Rows of the widest micro-batch.
+    max_batch: usize,
     /// Positions that count.
     pub(crate) len: usize,
     /// One past the highest position ever stored: what the rings have
@@ -20,12 +22,13 @@ pub struct Cache<B: Backend> {
 }
 
 impl<B: Backend> Cache<B> {
-    pub(crate) fn new(backend: &B, config: &Arc<Config>, context: usize) -> Self {
-        let kv = |i| backend.kv(config.kv_layout(i, context));
+    pub(crate) fn new(backend: &B, config: &Arc<Config>, context: usize, max_batch: usize) -> Self {
+        let kv = |i| backend.kv(config.kv_layout(i, context, max_batch));
         Self {
             config: Arc::clone(config),
             kv: (0..config.layers).map(kv).collect(),
             context,
+            max_batch,
             len: 0,
             high: 0,
             scratch: Scratch::new(backend, config, 1, 1),
@@ -49,7 +52,7 @@ impl<B: Backend> Cache<B> {
 
     /// Bytes of K and V held, in whole chunks of 64 positions.
     pub fn bytes(&self) -> u64 {
-        kv_bytes(&self.config, self.context, self.high)
+        kv_bytes(&self.config, self.context, self.max_batch, self.high)
     }
 
     /// Cuts the sequence back to its first `to` positions. `true`: that many
@@ -75,7 +78,7 @@ impl<B: Backend> Cache<B> {
 
     /// Whether a token at `position` finds what it sees of those before it.
     pub(crate) fn holds(&self, position: usize) -> bool {
-        let layout = |i| self.config.kv_layout(i, self.context);
+        let layout = |i| self.config.kv_layout(i, self.context, self.max_batch);
         position == 0 || (0..self.kv.len()).all(|i| layout(i).holds(position, self.high))
     }
 }
@@ -91,9 +94,9 @@ impl<B: Backend> std::fmt::Debug for Cache<B> {
 }
 
 /// Bytes of the chunks that `stored` positions take, over all layers.
-pub(crate) fn kv_bytes(config: &Config, context: usize, stored: usize) -> u64 {
+pub(crate) fn kv_bytes(config: &Config, context: usize, max_batch: usize, stored: usize) -> u64 {
     let layer = |i| {
-        let layout = config.kv_layout(i, context);
+        let layout = config.kv_layout(i, context, max_batch);
         let chunks = stored.div_ceil(CHUNK).min(layout.chunks());
         (chunks as u64).saturating_mul(layout.chunk_bytes() as u64)
     };

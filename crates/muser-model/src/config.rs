@@ -133,14 +133,15 @@ impl Config {
         }
     }
 
-    /// What a layer's cache holds for a sequence of `context` positions.
-    pub fn kv_layout(&self, layer: usize, context: usize) -> KvLayout {
+    /// What a layer's cache holds for a sequence of `context` positions, stored
+    /// in micro-batches of at most `max_batch`.
+    pub fn kv_layout(&self, layer: usize, context: usize, max_batch: usize) -> KvLayout {
         KvLayout {
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             window: self.layer_window(layer),
             context,
-            max_batch: crate::MAX_BATCH,
+            max_batch,
         }
     }
 }

@@ -15,9 +15,12 @@
 //! ```
 //!
 //! Rows of a batch never meet but in attention, which reads what is stored. So
-//! a row whose output nobody reads can be left out without moving a bit of the
-//! others: the last layer computes K and V for every row and the rest only for
-//! the rows whose logits are wanted.
+//! in the strict lane a row whose output nobody reads can be left out without
+//! moving a bit of the others: the last layer computes K and V for every row and
+//! the rest only for the rows whose logits are wanted.
+//!
+//! In the pinned lane the width of a batch is part of its arithmetic, and rows
+//! are left out where llama.cpp leaves them out: before the last layer's FFN.
 
 use crate::cache::Scratch;
 use crate::transformer::Layer;
@@ -26,13 +29,35 @@ use muser_ops::{Backend, OpError, RopeTable, Stage};
 use std::mem::swap;
 use std::sync::Arc;
 
-/// Rows of one micro-batch. Wider calls are cut: a ring holds the window and
-/// one micro-batch, and the buffers of 256 rows at the release's widths take
-/// 70 MB.
-pub const MAX_BATCH: usize = 256;
-
 /// Rows of logits computed at once: 52 MB at a vocabulary of 202,048.
 pub(crate) const HEAD_ROWS: usize = 64;
+
+/// The slices of the head over `keep` rows: (first row, rows). A short end goes
+/// with the slice before it, so that no slice is narrow where the whole is not;
+/// with that, and slices that are multiples of four, a slice takes the routes
+/// of the whole in the pinned lane.
+pub(crate) fn head_slices(keep: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let left = keep - from;
+        let n = if left < HEAD_ROWS + NARROW {
+            left
+        } else {
+            HEAD_ROWS
+        };
+        let at = from;
+        from += n;
+        (n > 0).then_some((at, n))
+    })
+}
+
+/// Rows of a batch below which the pinned lane's routes are others.
+const NARROW: usize = 8;
+
+/// The most rows that [`head_slices`] gives at once.
+fn widest_slice(keep: usize) -> usize {
+    keep.min(HEAD_ROWS + NARROW - 1)
+}
 
 /// Of which tokens a forward pass gives the logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,14 +114,15 @@ impl<B: Backend> Transformer<B> {
             return Ok(());
         }
         self.admit(cache, tokens)?;
-        let batches = tokens.len().div_ceil(MAX_BATCH);
-        for (n, batch) in tokens.chunks(MAX_BATCH).enumerate() {
+        let most = self.lane.micro_batch();
+        let batches = tokens.len().div_ceil(most);
+        for (n, batch) in tokens.chunks(most).enumerate() {
             let keep = match want {
                 Want::All => batch.len(),
                 Want::Last if n + 1 == batches => 1,
                 _ => 0,
             };
-            let at = n * MAX_BATCH;
+            let at = n * most;
             let place = Rows {
                 first: cache.len + at,
                 rows: batch.len(),
@@ -146,7 +172,7 @@ impl<B: Backend> Transformer<B> {
         let (b, config) = (&*self.backend, &*self.config);
         let Rows { first, rows, keep } = place;
         let Cache { kv, scratch: s, .. } = cache;
-        s.reserve(b, config, rows, keep.min(HEAD_ROWS));
+        s.reserve(b, config, rows, widest_slice(keep));
         cache.high = cache.high.max(first + rows);
 
         b.mark(Stage::Embed);
@@ -156,9 +182,18 @@ impl<B: Backend> Transformer<B> {
         let last = self.layers.len() - 1;
         for (i, (layer, kv)) in self.layers.iter().zip(kv).enumerate() {
             let keep = if i == last { keep } else { rows };
-            let place = Rows { keep, ..place };
+            let whole = self.lane.width_matters() && keep > 0;
+            let attended = if whole { rows } else { keep };
+            let place = Rows {
+                keep: attended,
+                ..place
+            };
             b.mark(Stage::Attention(i));
             self.attend(layer, kv, s, &rope, place)?;
+            if keep < attended {
+                b.copy_rows(keep, &s.x, rows - keep, &mut s.tail)?;
+                swap(&mut s.x, &mut s.tail);
+            }
             if keep > 0 {
                 b.mark(Stage::Ffn(i));
                 self.feed(layer, s, keep)?;
@@ -242,8 +277,7 @@ impl<B: Backend> Transformer<B> {
         let (b, config) = (&*self.backend, &*self.config);
         let norm = Some(&self.output_norm);
         b.mark(Stage::Head);
-        for from in (0..place.keep).step_by(HEAD_ROWS) {
-            let n = HEAD_ROWS.min(place.keep - from);
+        for (from, n) in head_slices(place.keep) {
             if from == 0 {
                 b.rms_norm(n, &s.x, norm, config.rms_eps, &mut s.h)?;
             } else {
@@ -277,5 +311,29 @@ fn check_finite(position: usize, row: &[f32]) -> Result<(), ModelError> {
             token,
             found: row[token],
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_cover_the_rows_and_none_is_narrow_where_the_whole_is_not() {
+        for keep in 0..600 {
+            let slices: Vec<_> = head_slices(keep).collect();
+            let mut at = 0;
+            for (i, &(from, n)) in slices.iter().enumerate() {
+                assert_eq!(from, at);
+                assert!(
+                    n <= widest_slice(keep) && n >= keep.min(NARROW),
+                    "{keep}: {n}"
+                );
+                // Whole groups of four columns but in the last slice.
+                assert!(i + 1 == slices.len() || n % 4 == 0);
+                at += n;
+            }
+            assert_eq!(at, keep);
+        }
     }
 }

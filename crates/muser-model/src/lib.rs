@@ -48,7 +48,7 @@ pub use budget::Budget;
 pub use cache::Cache;
 pub use config::{ARCH, Config, POST_NORM_EPS};
 pub use error::ModelError;
-pub use forward::{MAX_BATCH, Want};
+pub use forward::Want;
 /// The file format, for crates above that open files but depend on none below.
 pub use muser_gguf as gguf;
 pub use tensors::Role;

@@ -97,6 +97,14 @@ impl Role {
         }
     }
 
+    /// Whether it is a matrix of attention's half of a layer.
+    pub fn is_attention_projection(self) -> bool {
+        matches!(
+            self,
+            Self::Q | Self::K | Self::V | Self::Gate | Self::AttnOutput
+        )
+    }
+
     /// Whether it is a vector of norm weights.
     pub fn is_norm(self) -> bool {
         TABLE[self as usize].2.len() == 1

@@ -3,7 +3,7 @@
 use crate::bind::Binder;
 use crate::{Cache, Config, ModelError, Role, Tensor};
 use muser_gguf::Gguf;
-use muser_ops::{Attention, Backend, RopeFrequencies};
+use muser_ops::{Attention, Backend, Lane, RopeFrequencies};
 use std::sync::Arc;
 
 /// The weights of one model, checked, on one backend.
@@ -11,6 +11,8 @@ use std::sync::Arc;
 /// Immutable: any number of sessions share it, each with its own [`Cache`].
 pub struct Transformer<B: Backend> {
     pub(crate) config: Arc<Config>,
+    /// The backend's arithmetic.
+    pub(crate) lane: Lane,
     pub(crate) backend: Arc<B>,
     pub(crate) embedding: B::Weight,
     pub(crate) layers: Vec<Layer<B>>,
@@ -75,6 +77,7 @@ impl<B: Backend> Transformer<B> {
     /// and llama.cpp refuses it as well.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, ModelError> {
         let config = Config::from_gguf(gguf)?;
+        let lane = backend.info().lane;
         let mut bind = Binder::new(gguf, &config, &*backend);
         let embedding = bind.matrix(Role::Embedding, None)?;
         let output_norm = bind.norm(Role::OutputNorm, None)?;
@@ -85,9 +88,10 @@ impl<B: Backend> Transformer<B> {
             layers.push(Layer::bind(&mut bind, &config, i)?);
         }
         let tensors = bind.finish()?;
-        let rope = RopeFrequencies::new(config.rope_base, config.head_dim);
+        let rope = RopeFrequencies::new(lane, config.rope_base, config.head_dim);
         Ok(Self {
             config: Arc::new(config),
+            lane,
             backend,
             embedding,
             layers,
@@ -101,6 +105,11 @@ impl<B: Backend> Transformer<B> {
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The arithmetic that it is computed in.
+    pub fn lane(&self) -> Lane {
+        self.lane
     }
 
     /// The backend.
@@ -134,12 +143,13 @@ impl<B: Backend> Transformer<B> {
     /// one). The model's own [`Config::context`] does not bound it: going
     /// beyond what it was trained on is the caller's decision.
     pub fn cache(&self, context: usize) -> Cache<B> {
-        Cache::new(&*self.backend, &self.config, context.max(1))
+        let max_batch = self.lane.micro_batch();
+        Cache::new(&*self.backend, &self.config, context.max(1), max_batch)
     }
 
     /// Bytes of KV that a cache of `context` positions holds when full.
     pub fn cache_bytes(&self, context: usize) -> u64 {
-        crate::cache::kv_bytes(&self.config, context, context)
+        crate::cache::kv_bytes(&self.config, context, self.lane.micro_batch(), context)
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use common::{bits, oracle, synthetic, tokens};
 use muser_model::synth::{Geometry, Mix};
-use muser_model::{Cache, MAX_BATCH, ModelError, Transformer, Want};
+use muser_model::{Cache, ModelError, Transformer, Want};
 use muser_ops::oracle::Oracle;
 use muser_quant::DType;
 use std::sync::LazyLock;
@@ -30,6 +30,9 @@ fn small() -> Geometry {
         ..Geometry::named("glimmer-tiny").unwrap()
     }
 }
+
+/// Rows of a micro-batch.
+const MAX_BATCH: usize = 256;
 
 static SMALL: LazyLock<Transformer<Oracle>> = LazyLock::new(|| oracle(synthetic(&small(), FLOATS)));
 

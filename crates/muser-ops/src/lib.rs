@@ -6,9 +6,10 @@
 //! alone, slowly, and the suite in `conformance` (feature `conformance`) runs
 //! any other backend against it, bit for bit.
 //!
-//! The arithmetic here is the lane [`Lane::Strict`], version 1, of
-//! `docs/numerics.md`: the same bits for any thread count, batch width, split
-//! of the prompt, reuse of the cache and instruction set.
+//! There are two arithmetics. The modules here are the lane [`Lane::Strict`],
+//! version 1, of `docs/numerics.md`: the same bits for any thread count, batch
+//! width, split of the prompt, reuse of the cache and instruction set. The
+//! modules of [`pinned`] are the lane [`Lane::Pinned`]: llama.cpp's own bits.
 #![forbid(unsafe_code)]
 
 pub mod attention;
@@ -32,6 +33,6 @@ mod weight;
 pub use attention::{Attention, KvLayout};
 pub use backend::{Backend, BackendInfo, Stage};
 pub use error::OpError;
-pub use lane::Lane;
+pub use lane::{Lane, Profile, UnknownProfile};
 pub use rope::{RopeFrequencies, RopeTable};
 pub use weight::Weight;

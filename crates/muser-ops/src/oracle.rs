@@ -17,20 +17,20 @@ pub struct Oracle;
 /// Activations of the oracle, `[rows, width]`.
 #[derive(Clone, Debug)]
 pub struct Rows {
-    width: usize,
-    values: Vec<f32>,
+    pub(crate) width: usize,
+    pub(crate) values: Vec<f32>,
 }
 
 impl Rows {
-    fn row(&self, r: usize) -> &[f32] {
+    pub(crate) fn row(&self, r: usize) -> &[f32] {
         &self.values[r * self.width..][..self.width]
     }
 
-    fn row_mut(&mut self, r: usize) -> &mut [f32] {
+    pub(crate) fn row_mut(&mut self, r: usize) -> &mut [f32] {
         &mut self.values[r * self.width..][..self.width]
     }
 
-    fn need(&self, op: &'static str, rows: usize, width: usize) -> Result<(), OpError> {
+    pub(crate) fn need(&self, op: &'static str, rows: usize, width: usize) -> Result<(), OpError> {
         OpError::check(op, "width", width, self.width)?;
         OpError::check_room(op, "values in the buffer", rows * width, self.values.len())
     }
@@ -39,13 +39,13 @@ impl Rows {
 /// The oracle's cache: f16 bits of every position.
 #[derive(Clone, Debug)]
 pub struct Positions {
-    layout: KvLayout,
-    k: Vec<u16>,
-    v: Vec<u16>,
+    pub(crate) layout: KvLayout,
+    pub(crate) k: Vec<u16>,
+    pub(crate) v: Vec<u16>,
 }
 
 impl Positions {
-    fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         self.layout.kv_heads * self.layout.head_dim
     }
 }

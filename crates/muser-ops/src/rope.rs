@@ -11,35 +11,65 @@
 //! that the table is the same everywhere. It costs d / 2 evaluations a
 //! position and is shared by all layers and heads.
 
-/// The frequencies of one model.
+use crate::{Lane, pinned};
+
+/// The frequencies of one model in one lane.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RopeFrequencies(Vec<f64>);
+pub struct RopeFrequencies {
+    base: f32,
+    d: usize,
+    /// The lane's own way to the angles: one factor a pair, or `None` where
+    /// they are a running product ([`pinned::rope`]).
+    factors: Option<Vec<f64>>,
+}
 
 impl RopeFrequencies {
     /// The `d / 2` frequencies of a head of `d` values.
-    pub fn new(base: f32, d: usize) -> Self {
-        let base = f64::from(base);
-        let f = |i: usize| libm::pow(base, -((2 * i) as f64) / d as f64);
-        Self((0..d / 2).map(f).collect())
+    pub fn new(lane: Lane, base: f32, d: usize) -> Self {
+        let factors = match lane {
+            Lane::Strict => {
+                let base = f64::from(base);
+                let f = |i: usize| libm::pow(base, -((2 * i) as f64) / d as f64);
+                Some((0..d / 2).map(f).collect())
+            }
+            Lane::Pinned(_) => None,
+        };
+        Self { base, d, factors }
     }
 
     /// Cosines and sines of the positions `first .. first + rows`.
     pub fn table(&self, first: usize, rows: usize) -> RopeTable {
-        let pairs = self.0.len();
-        let mut table = RopeTable {
-            pairs,
-            cos: Vec::with_capacity(rows * pairs),
-            sin: Vec::with_capacity(rows * pairs),
+        let Some(factors) = &self.factors else {
+            return pinned::rope::table(self.base, self.d, first, rows);
         };
-        for position in first..first + rows {
-            for f in &self.0 {
+        table_of(self.d / 2, first, rows, |position, out| {
+            for f in factors {
                 let (sin, cos) = libm::sincos(position as f64 * f);
-                table.cos.push(cos as f32);
-                table.sin.push(sin as f32);
+                out(cos as f32, sin as f32);
             }
-        }
-        table
+        })
     }
+}
+
+/// A table whose pairs of (cos, sin) `fill` gives, position by position.
+pub(crate) fn table_of(
+    pairs: usize,
+    first: usize,
+    rows: usize,
+    fill: impl Fn(usize, &mut dyn FnMut(f32, f32)),
+) -> RopeTable {
+    let mut table = RopeTable {
+        pairs,
+        cos: Vec::with_capacity(rows * pairs),
+        sin: Vec::with_capacity(rows * pairs),
+    };
+    for position in first..first + rows {
+        fill(position, &mut |cos, sin| {
+            table.cos.push(cos);
+            table.sin.push(sin);
+        });
+    }
+    table
 }
 
 /// Cosines and sines of some positions, `[rows, pairs]`.
@@ -88,7 +118,7 @@ mod tests {
 
     #[test]
     fn position_zero_turns_nothing_and_pairs_are_neighbours() {
-        let f = RopeFrequencies::new(500_000.0, 4);
+        let f = RopeFrequencies::new(Lane::Strict, 500_000.0, 4);
         let mut x = [1.0, 2.0, 3.0, 4.0];
         rope(&mut x, &f.table(0, 1), 0);
         assert_eq!(x, [1.0, 2.0, 3.0, 4.0]);
@@ -100,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_table_does_not_depend_on_where_it_starts() {
-        let f = RopeFrequencies::new(10_000.0, 128);
+        let f = RopeFrequencies::new(Lane::Strict, 10_000.0, 128);
         let (all, part) = (f.table(0, 50), f.table(37, 3));
         assert_eq!(all.row(38), part.row(1));
         assert_eq!(part.rows(), 3);

@@ -1,21 +1,36 @@
 //! Which backend the commands run on.
 
-use crate::cli::Common;
+use crate::cli::{Common, LaneArg};
 use crate::exit::Usage;
 use muser_cpu::{Cpu, CpuError, CpuOptions};
+use muser_ops::{Lane, Profile};
 use std::sync::Arc;
 
 /// The backend of every command.
 pub(crate) type Device = Cpu;
 
+/// The lane that the command line asks for.
+pub(crate) fn lane(common: &Common) -> anyhow::Result<Lane> {
+    let usage = |text: &str| Err(Usage(text.to_owned()).into());
+    match (common.lane, common.profile) {
+        (LaneArg::Strict, None) => Ok(Lane::Strict),
+        (LaneArg::Strict, Some(_)) => usage("--profile belongs to --lane pinned"),
+        (LaneArg::Pinned, Some(profile)) => Ok(Lane::Pinned(profile)),
+        (LaneArg::Pinned, None) => {
+            let names = Profile::ALL.map(Profile::name).join(" or ");
+            usage(&format!(
+                "--lane pinned needs --profile {names}: whose bits it is to give"
+            ))
+        }
+    }
+}
+
 /// Opens the backend that the command line asks for.
 pub(crate) fn open(common: &Common) -> anyhow::Result<Arc<Device>> {
-    // One lane exists; the option names it, so that a script stays right when
-    // there are more.
-    let crate::cli::LaneArg::Strict = common.lane;
     let options = CpuOptions {
         threads: common.threads,
         level: common.level,
+        lane: lane(common)?,
     };
     match Cpu::open(options) {
         Ok(cpu) => Ok(Arc::new(cpu)),

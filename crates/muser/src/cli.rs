@@ -3,6 +3,7 @@
 use crate::{commands, exit};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use muser_cpu::Level;
+use muser_ops::Profile;
 use std::path::PathBuf;
 
 /// muser runs Muse Glimmer models from GGUF files, and gives the same bits
@@ -48,6 +49,9 @@ pub(crate) struct Common {
     /// Arithmetic to compute in
     #[arg(long, global = true, value_enum, default_value_t = LaneArg::Strict)]
     pub(crate) lane: LaneArg,
+    /// Whose bits the pinned lane gives: llamacpp-avx2 or llamacpp-avx512
+    #[arg(long, global = true, value_name = "PROFILE")]
+    pub(crate) profile: Option<Profile>,
     /// Nothing on standard error but errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
@@ -58,6 +62,8 @@ pub(crate) struct Common {
 pub(crate) enum LaneArg {
     /// One answer: the same bits however it is computed
     Strict,
+    /// llama.cpp's own bits, those of the --profile
+    Pinned,
 }
 
 /// The commands, one module each.

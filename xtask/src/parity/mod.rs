@@ -9,8 +9,8 @@
 mod comparator;
 
 use comparator::{Comparator, Product};
-use muser_ops::Weight;
 use muser_ops::pinned::project::{Route, project, route};
+use muser_ops::{Profile, UnknownProfile, Weight};
 use muser_quant::DType;
 
 const PROFILES: [&str; 2] = ["llamacpp-avx2", "llamacpp-avx512"];
@@ -49,10 +49,11 @@ pub(crate) fn command(root: &std::path::Path, options: &[&str]) -> Result<(), St
     }
     let (mut different, mut compared) = (0, 0);
     for profile in profiles {
+        let pinned = profile.parse().map_err(|e: UnknownProfile| e.to_string())?;
         let mut comparator = comparator::start(root, profile)?;
         println!("{profile}, seed {seed}: {}", comparator.info);
         for dtype in [DType::Q4K, DType::Q5K, DType::Q6K] {
-            let (counts, left_out) = products(&mut comparator, dtype, seed, quick)?;
+            let (counts, left_out) = products(&mut comparator, pinned, dtype, seed, quick)?;
             println!("  matvec/{dtype}: {left_out} shapes and widths left out as too large");
             for (route, c) in counts {
                 println!(
@@ -83,6 +84,7 @@ struct Counts {
 /// All cases of one weight format, counted by route, and how many were left out.
 fn products(
     comparator: &mut Comparator,
+    pinned: Profile,
     dtype: DType,
     seed: u64,
     quick: bool,
@@ -113,7 +115,7 @@ fn products(
                 let weight = Weight::new("w", weights.clone(), dtype, rows, cols)
                     .map_err(|e| e.to_string())?;
                 let mut got = vec![f32::NAN; want.len()];
-                project(&weight, &x, &mut got).ok_or("the lane lacks the format")?;
+                project(pinned, &weight, &x, &mut got);
                 let differ = differences(&want, &got);
                 if let Some(&first) = differ.first() {
                     let (column, row) = (first / rows, first % rows);
@@ -138,9 +140,7 @@ fn products(
 fn count(counts: &mut Vec<(Route, Counts)>, case: &Product<'_>, differ: &[usize]) {
     let mut last = None;
     for column in 0..case.columns {
-        let Some(route) = route(case.dtype, case.rows, case.columns, column) else {
-            continue;
-        };
+        let route = route(case.dtype, case.rows, case.columns, column);
         let at = counts
             .iter()
             .position(|(r, _)| *r == route)

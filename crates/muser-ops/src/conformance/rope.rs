@@ -30,7 +30,7 @@ impl Case for Rope {
     }
 
     fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError> {
-        let table = RopeFrequencies::new(self.base, self.head_dim)
+        let table = RopeFrequencies::new(b.info().lane, self.base, self.head_dim)
             .table(self.first, self.rows + self.spare);
         let mut x = Guarded::in_place(b, "x", self.heads * self.head_dim, &self.x)?;
         b.rope(self.rows, &mut x.buffer, &table)?;

@@ -1,5 +1,5 @@
-//! Products of K-quant weights with a batch of vectors, as ggml 0.26.0 computes
-//! them on x86-64 with AVX2 or AVX-512 (crate `llama-cpp-sys-2` 0.1.161).
+//! Products of weights with a batch of vectors, as ggml 0.26.0 computes them on
+//! x86-64 with AVX2 or AVX-512 (crate `llama-cpp-sys-2` 0.1.161).
 //!
 //! The number of columns decides the arithmetic: a batch-width boundary is a
 //! numerical boundary.
@@ -10,8 +10,11 @@
 //! | the same | the one to three left over | [`Route::Interleaved`] |
 //! | Q4_K otherwise, Q5_K, Q6_K | 1 to 7 | [`Route::Lanes`] |
 //! | Q4_K otherwise, Q5_K, Q6_K | 8 and more | [`Route::Tiled`] |
+//! | F16, BF16, F32 | one, or rows no multiple of 4 | [`Route::Vectors`] |
+//! | F16, BF16, F32 otherwise | 2 and more | [`Route::TinyBlas`] |
 //!
-//! Activations are quantised by the rule of
+//! The float routes are written in [`super::dot`]. For the others, activations
+//! are quantised by the rule of
 //! [`BlockQ8K::quantize`](muser_quant::q8_k::BlockQ8K::quantize) in all
 //! of them.
 //! ggml's four-row quantiser for the interleaved route may pick the other sign
@@ -37,8 +40,9 @@
 //! route and the minimum of the Q5_K lanes are separate operations in the
 //! source, and GCC fuses them.
 
-use crate::Weight;
+use super::dot;
 use crate::project::{dot_quantized, quantize};
+use crate::{Profile, Weight};
 use muser_quant::q4_k::BlockQ4K;
 use muser_quant::q5_k::BlockQ5K;
 use muser_quant::q6_k::BlockQ6K;
@@ -56,37 +60,67 @@ pub enum Route {
     Lanes,
     /// Tiles of columns, one float chain an output.
     Tiled,
+    /// Float weights, a dot product of four vectors for each output.
+    Vectors,
+    /// Float weights, one vector an output.
+    TinyBlas,
+}
+
+impl Route {
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Interleaved => "interleaved",
+            Self::InterleavedFour => "interleaved-four",
+            Self::Lanes => "lanes",
+            Self::Tiled => "tiled",
+            Self::Vectors => "vectors",
+            Self::TinyBlas => "tinyblas",
+        }
+    }
+
+    /// llama.cpp's function that the route is.
+    pub fn reference(self) -> &'static str {
+        match self {
+            Self::Interleaved => "ggml_gemv_q4_K_8x8_q8_K",
+            Self::InterleavedFour => "ggml_gemm_q4_K_8x8_q8_K",
+            Self::Lanes => "ggml_vec_dot_q{4,5,6}_K_q8_K",
+            Self::Tiled => "tiled (ggml-cpu/tiled)",
+            Self::Vectors => "ggml_vec_dot_{f16,bf16,f32}",
+            Self::TinyBlas => "tinyBLAS (llamafile/sgemm)",
+        }
+    }
 }
 
 /// The columns from which the tiled route is taken.
 pub const TILED_FROM: usize = 8;
 
-/// The route of column `column` of a product of `columns`; `None` if the lane
-/// does not cover the format.
-pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option<Route> {
+/// The route of column `column` of a product of `columns`.
+pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Route {
     match dtype {
-        DType::Q4K if rows.is_multiple_of(8) && column < columns / 4 * 4 => {
-            Some(Route::InterleavedFour)
-        }
-        DType::Q4K if rows.is_multiple_of(8) => Some(Route::Interleaved),
-        DType::Q4K | DType::Q5K | DType::Q6K if columns < TILED_FROM => Some(Route::Lanes),
-        DType::Q4K | DType::Q5K | DType::Q6K => Some(Route::Tiled),
-        DType::F16 | DType::BF16 | DType::F32 => None,
+        DType::Q4K if rows.is_multiple_of(8) && column < columns / 4 * 4 => Route::InterleavedFour,
+        DType::Q4K if rows.is_multiple_of(8) => Route::Interleaved,
+        DType::Q4K | DType::Q5K | DType::Q6K if columns < TILED_FROM => Route::Lanes,
+        DType::Q4K | DType::Q5K | DType::Q6K => Route::Tiled,
+        DType::F16 | DType::BF16 | DType::F32 if dot::by_lanes(rows, columns) => Route::TinyBlas,
+        DType::F16 | DType::BF16 | DType::F32 => Route::Vectors,
     }
 }
 
 /// `out[c] = W x[c]` for all columns at once: `x` is `[columns, cols]`, `out`
-/// `[columns, rows]`. Gives the number of columns, or `None` (and writes
-/// nothing) if the lane does not cover the format.
-pub fn project(weight: &Weight, x: &[f32], out: &mut [f32]) -> Option<usize> {
+/// `[columns, rows]`.
+pub fn project(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     let (dtype, rows, cols) = (weight.dtype(), weight.rows(), weight.cols());
     let columns = x.len() / cols;
+    if !dtype.is_k_quant() {
+        return floats(profile, weight, x, out);
+    }
     for (c, (x, out)) in x
         .chunks_exact(cols)
         .zip(out.chunks_exact_mut(rows))
         .enumerate()
     {
-        let route = route(dtype, rows, columns, c)?;
+        let route = route(dtype, rows, columns, c);
         let y = quantize(x);
         for (r, out) in out.iter_mut().enumerate() {
             let row = weight.row(r);
@@ -95,10 +129,29 @@ pub fn project(weight: &Weight, x: &[f32], out: &mut [f32]) -> Option<usize> {
                 Route::InterleavedFour => by_quarters(row, &y),
                 Route::Tiled => tiled(dtype, row, &y),
                 Route::Lanes => lanes(dtype, row, &y),
+                Route::Vectors | Route::TinyBlas => unreachable!("float weights went before"),
             };
         }
     }
-    Some(columns)
+}
+
+/// [`project`] of float weights.
+fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
+    let (dtype, rows, cols) = (weight.dtype(), weight.rows(), weight.cols());
+    let by_lanes = dot::by_lanes(rows, x.len() / cols);
+    let mut w = vec![0.0f32; cols];
+    for r in 0..rows {
+        dtype
+            .decode_row(weight.row(r), &mut w)
+            .expect("a weight's rows are whole by construction");
+        for (c, x) in x.chunks_exact(cols).enumerate() {
+            let x = |i: usize| dot::activation(dtype, x[i]);
+            out[c * rows + r] = match by_lanes {
+                true => dot::lanes(profile, cols, |i| w[i], x),
+                false => dot::vectors(profile, dtype, cols, |i| w[i], x),
+            };
+        }
+    }
 }
 
 /// One superblock of a row, unpacked.

@@ -1,0 +1,240 @@
+//! Flash attention: three forms, chosen by the rows of the call.
+//!
+//! `end` is one past the last row's position, `n_kv` the next multiple of 256
+//! (at least 256) of it: the slots that llama.cpp looks at, masked or not.
+//! vexp is [`super::math::exp`], exp the math library's.
+//!
+//! ```text
+//! fewer than 64 rows: one query at a time over its visible t, ascending
+//!     s = (k_t · f16(q), by vectors as F16) · scale
+//!     s > M:  a = f16(a · exp(M - s)), S · exp(M - s), M = s, p = 1
+//!     else    p = exp(s - M)
+//!     a_d = f16(fma(v_td, p, a_d));   S = fma(S, factor, p)
+//!     result a_d · (1 / S)
+//! one row and n_kv >= 512: the same over `threads` parts of ceil(n_kv / threads)
+//!     slots, joined ascending, parts without a visible slot left out:
+//!     M' = max(M, M_c);  α = exp(M - M'), β = exp(M_c - M')
+//!     o = fma(o, α, a_c · β);  S = fma(S, α, S_c · β);    result o · (1 / S)
+//! 64 rows and more: tiles of up to 64 queries of one head and 64 slots
+//!     s_t = (fma chain of q_d · k_td from +0, q in f32) · scale; masked: -inf
+//!     m = max s_t;  if m is more than M: factor exp(M - m), M = m
+//!     p_t = vexp(s_t - M);  S = f32(S + Σ in f64 of the folds of L lanes of p)
+//!     o_d = fma chain over all 64 slots of p_t · v_td, masked ones with p = +0
+//!     result o_d · (1 / S)
+//! ```
+//!
+//! A slot tile that is masked for a whole query tile is left out. Which rows
+//! share a query tile depends on the threads; it can move nothing but the
+//! sign of a zero. Slots past `end` hold zeros, as in a fresh cache.
+
+use super::{dot, math};
+use crate::{Attention, Profile};
+use muser_quant::{DType, f16};
+use std::ops::Range;
+
+/// Slots, and at most queries, of a tile.
+pub const TILE: usize = 64;
+
+/// The rows from which attention goes by tiles.
+pub const TILED_FROM: usize = 64;
+
+/// The slots that a call ending at position `end` looks at.
+pub fn slots(end: usize) -> usize {
+    end.next_multiple_of(256).max(256)
+}
+
+/// Which form a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// One query at a time.
+    Single,
+    /// One query, its slots cut by threads.
+    Split {
+        /// Slots in a part.
+        part: usize,
+    },
+    /// Tiles of queries and slots.
+    Tiled,
+}
+
+/// The form of a call of `rows` rows that ends at position `end`.
+pub fn form(rows: usize, end: usize, threads: usize) -> Form {
+    let n_kv = slots(end);
+    match rows {
+        TILED_FROM.. => Form::Tiled,
+        1 if n_kv >= 512 => Form::Split {
+            part: n_kv.div_ceil(threads),
+        },
+        _ => Form::Single,
+    }
+}
+
+/// The query tiles of a call: head and rows.
+pub fn tiles(heads: usize, rows: usize, threads: usize) -> Vec<(usize, Range<usize>)> {
+    let all = heads * rows;
+    let size = all.div_ceil(4 * threads);
+    let mut chunks = all.div_ceil(size.max(1));
+    if threads == 1 || chunks < threads {
+        chunks = threads;
+    }
+    let size = all.div_ceil(chunks.max(1));
+    let mut tiles = Vec::new();
+    for chunk in 0..chunks {
+        let (mut at, end) = ((chunk * size).min(all), ((chunk + 1) * size).min(all));
+        while at < end {
+            let (head, row) = (at / rows, at % rows);
+            let n = TILE.min(end - at).min(rows - row);
+            tiles.push((head, row..row + n));
+            at += n;
+        }
+    }
+    tiles
+}
+
+/// A running softmax over f16 values: M, S, and the sum of values.
+struct Running {
+    m: f32,
+    s: f32,
+    a: Vec<f32>,
+}
+
+/// The slots `range`, all of them visible, for one query.
+fn run<'a>(
+    (profile, scale): (Profile, f32),
+    range: Range<usize>,
+    q: &[f32],
+    k: &impl Fn(usize) -> &'a [u16],
+    v: &impl Fn(usize) -> &'a [u16],
+) -> Running {
+    let half = |x: f32| f16::to_f32(f16::from_f32(x));
+    let q: Vec<f32> = q.iter().map(|&x| half(x)).collect();
+    let (mut m, mut sum, mut a) = (f32::NEG_INFINITY, 0.0f32, vec![0.0f32; q.len()]);
+    for t in range {
+        let k = k(t);
+        let at = |i: usize| f16::to_f32(k[i]);
+        let score = dot::vectors(profile, DType::F16, q.len(), at, |i| q[i]) * scale;
+        let (mut factor, mut p) = (1.0, 1.0);
+        if score > m {
+            factor = (m - score).exp();
+            m = score;
+            a.iter_mut().for_each(|a| *a = half(*a * factor));
+        } else {
+            p = (score - m).exp();
+        }
+        for (a, &v) in a.iter_mut().zip(v(t)) {
+            *a = half(f16::to_f32(v).mul_add(p, *a));
+        }
+        sum = sum.mul_add(factor, p);
+    }
+    Running { m, s: sum, a }
+}
+
+/// 1 / S, or 0 where nothing was visible.
+pub fn inverse(s: f32) -> f32 {
+    if s == 0.0 { 0.0 } else { 1.0 / s }
+}
+
+/// One query of one head, in the form [`Form::Single`] or [`Form::Split`].
+#[expect(clippy::too_many_arguments, reason = "the operands of attention")]
+pub fn attend<'a>(
+    profile: Profile,
+    desc: &Attention,
+    form: Form,
+    p: usize,
+    q: &[f32],
+    k: impl Fn(usize) -> &'a [u16],
+    v: impl Fn(usize) -> &'a [u16],
+    out: &mut [f32],
+) {
+    let visible = desc.first_visible(p)..p + 1;
+    let with = (profile, desc.scale);
+    let Form::Split { part } = form else {
+        let r = run(with, visible, q, &k, &v);
+        let inverse = inverse(r.s);
+        for (out, a) in out.iter_mut().zip(r.a) {
+            *out = a * inverse;
+        }
+        return;
+    };
+    let (mut m, mut s) = (f32::NEG_INFINITY, 0.0f32);
+    out.fill(0.0);
+    for c in 0..slots(p + 1).div_ceil(part) {
+        let range = visible.start.max(c * part)..visible.end.min((c + 1) * part);
+        if range.is_empty() {
+            continue;
+        }
+        let r = run(with, range, q, &k, &v);
+        if r.s == 0.0 {
+            continue;
+        }
+        let top = m.max(r.m);
+        let (old, new) = ((m - top).exp(), (r.m - top).exp());
+        for (o, a) in out.iter_mut().zip(r.a) {
+            *o = o.mul_add(old, a * new);
+        }
+        s = s.mul_add(old, r.s * new);
+        m = top;
+    }
+    if s != 0.0 {
+        let inverse = 1.0 / s;
+        out.iter_mut().for_each(|o| *o *= inverse);
+    }
+}
+
+/// One query tile of one head: the rows at the positions `positions`, each
+/// `q[i]` writing `out[i]`; `end` is one past the last position of the call.
+#[expect(clippy::too_many_arguments, reason = "the operands of attention")]
+pub fn attend_tile<'a>(
+    profile: Profile,
+    desc: &Attention,
+    positions: Range<usize>,
+    end: usize,
+    q: &[&[f32]],
+    k: impl Fn(usize) -> &'a [u16],
+    v: impl Fn(usize) -> &'a [u16],
+    out: &mut [&mut [f32]],
+) {
+    let dim = desc.head_dim;
+    let lanes = profile.lanes();
+    let rows = positions.len();
+    let (mut m, mut s) = (vec![f32::NEG_INFINITY; rows], vec![0.0f32; rows]);
+    out.iter_mut().for_each(|o| o.fill(0.0));
+    let first = desc.first_visible(positions.start) / TILE * TILE;
+    for tile in (first..positions.end).step_by(TILE) {
+        for (i, p) in positions.clone().enumerate() {
+            let visible = |t: usize| t <= p && t >= desc.first_visible(p);
+            let scores: [f32; TILE] = std::array::from_fn(|j| {
+                let t = tile + j;
+                if !visible(t) {
+                    return f32::NEG_INFINITY;
+                }
+                let chain = q[i].iter().zip(k(t));
+                chain.fold(0.0f32, |s, (&q, &k)| q.mul_add(f16::to_f32(k), s)) * desc.scale
+            });
+            let top = scores
+                .iter()
+                .fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
+            let mut p = [0.0f32; TILE];
+            if top != f32::NEG_INFINITY {
+                if top > m[i] {
+                    let factor = (m[i] - top).exp();
+                    out[i].iter_mut().for_each(|o| *o *= factor);
+                    s[i] *= factor;
+                    m[i] = top;
+                }
+                p = scores.map(|s| math::exp(profile, s - m[i]));
+                let folds = p.chunks_exact(lanes).map(|c| dot::fold(c, lanes));
+                let sum = folds.fold(0.0f64, |s, f| s + f64::from(f));
+                s[i] = (f64::from(s[i]) + sum) as f32;
+            }
+            for d in 0..dim {
+                let value = |t: usize| if t < end { f16::to_f32(v(t)[d]) } else { 0.0 };
+                out[i][d] = (0..TILE).fold(out[i][d], |o, j| p[j].mul_add(value(tile + j), o));
+            }
+        }
+    }
+    for (out, s) in out.iter_mut().zip(s) {
+        let inverse = inverse(s);
+        out.iter_mut().for_each(|o| *o *= inverse);
+    }
+}

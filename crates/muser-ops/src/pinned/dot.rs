@@ -1,0 +1,147 @@
+//! Dot products of floats: the two orders that ggml takes them in.
+//!
+//! With L the profile's lanes, element i of a vector:
+//!
+//! ```text
+//! by vectors   vector (i / L) % 4, lane i % L: fma, ascending, over whole groups of 4 L
+//!   (vec_dot)  s_l = (v0_l + v2_l) + (v1_l + v3_l)
+//!              AVX-512: s folded by 8, 4, 2, 1
+//!              AVX2:    t_l = s_l + s_l+4;  (t0 + t1) + (t2 + t3)
+//!              what is left is added in order, see below
+//! by lanes     lane i % L: fma, ascending; missing lanes of the last vector
+//!   (tinyBLAS) take fma(0, 0, ·); folded by L / 2, …, 1
+//! ```
+//!
+//! What is left of *by vectors*: for F16 and BF16 the products, rounded, are
+//! added in f64; for F32 GCC vectorises the products of whole L and L / 2, adds
+//! them one by one, and fuses the last few. BF16 takes two vectors of 16 and
+//! folds each (AVX-512), or four of 8 folded by 4, 2, 1 (AVX2).
+//!
+//! Activations meet F16 weights as F16 and BF16 weights as BF16.
+
+use crate::Profile;
+use muser_quant::{DType, bf16, f16};
+
+/// The activation as the weights' format sees it.
+pub fn activation(dtype: DType, x: f32) -> f32 {
+    match dtype {
+        DType::F16 => f16::to_f32(f16::from_f32(x)),
+        DType::BF16 => bf16::to_f32(bf16::from_f32(x)),
+        _ => x,
+    }
+}
+
+/// Whether a product of `columns` vectors with `rows` rows of floats goes by
+/// lanes (tinyBLAS) and not by vectors.
+pub fn by_lanes(rows: usize, columns: usize) -> bool {
+    columns >= 2 && rows.is_multiple_of(4)
+}
+
+/// Folds the first `width` values by halves.
+pub fn fold(x: &[f32], mut width: usize) -> f32 {
+    let mut t = [0.0f32; 16];
+    t[..width].copy_from_slice(&x[..width]);
+    while width > 1 {
+        width /= 2;
+        for l in 0..width {
+            t[l] += t[l + width];
+        }
+    }
+    t[0]
+}
+
+/// The fold that ends a sum by vectors, over the profile's lanes.
+fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
+    match profile {
+        Profile::LlamaCppAvx512 => fold(s, 16),
+        Profile::LlamaCppAvx2 => {
+            let t: [f32; 4] = std::array::from_fn(|l| s[l] + s[l + 4]);
+            (t[0] + t[1]) + (t[2] + t[3])
+        }
+    }
+}
+
+/// Σ w_i · x_i by lanes.
+pub fn lanes(
+    profile: Profile,
+    n: usize,
+    w: impl Fn(usize) -> f32,
+    x: impl Fn(usize) -> f32,
+) -> f32 {
+    let l = profile.lanes();
+    let mut c = [0.0f32; 16];
+    for i in 0..n.next_multiple_of(l) {
+        let (w, x) = if i < n { (w(i), x(i)) } else { (0.0, 0.0) };
+        c[i % l] = w.mul_add(x, c[i % l]);
+    }
+    fold(&c, l)
+}
+
+/// Σ w_i · x_i by vectors, of values in this format.
+pub fn vectors(
+    profile: Profile,
+    dtype: DType,
+    n: usize,
+    w: impl Fn(usize) -> f32,
+    x: impl Fn(usize) -> f32,
+) -> f32 {
+    if dtype == DType::BF16 {
+        return vectors_bf16(profile, n, w, x);
+    }
+    let l = profile.lanes();
+    let whole = n / (4 * l) * (4 * l);
+    let mut v = [[0.0f32; 16]; 4];
+    for i in 0..whole {
+        let a = &mut v[i / l % 4][i % l];
+        *a = w(i).mul_add(x(i), *a);
+    }
+    let s: [f32; 16] = std::array::from_fn(|l| (v[0][l] + v[2][l]) + (v[1][l] + v[3][l]));
+    let sum = fold_vectors(profile, &s);
+    if dtype == DType::F32 {
+        return rest_f32(l, whole..n, sum, w, x);
+    }
+    (whole..n).fold(f64::from(sum), |s, i| s + f64::from(w(i) * x(i))) as f32
+}
+
+fn rest_f32(
+    l: usize,
+    left: std::ops::Range<usize>,
+    mut sum: f32,
+    w: impl Fn(usize) -> f32,
+    x: impl Fn(usize) -> f32,
+) -> f32 {
+    let mut i = left.start;
+    for group in [l, l / 2] {
+        while left.end - i >= group {
+            for k in i..i + group {
+                let product = w(k) * x(k);
+                sum += product;
+            }
+            i += group;
+        }
+    }
+    (i..left.end).fold(sum, |s, i| w(i).mul_add(x(i), s))
+}
+
+fn vectors_bf16(
+    profile: Profile,
+    n: usize,
+    w: impl Fn(usize) -> f32,
+    x: impl Fn(usize) -> f32,
+) -> f32 {
+    let l = profile.lanes();
+    let whole = n / 32 * 32;
+    let mut c = [[0.0f32; 16]; 4];
+    for i in 0..whole {
+        let a = &mut c[i % 32 / l][i % l];
+        *a = w(i).mul_add(x(i), *a);
+    }
+    let sum = match profile {
+        Profile::LlamaCppAvx512 => f64::from(fold(&c[0], 16)) + f64::from(fold(&c[1], 16)),
+        Profile::LlamaCppAvx2 => {
+            let s: [f32; 8] = std::array::from_fn(|l| (c[0][l] + c[2][l]) + (c[1][l] + c[3][l]));
+            f64::from(fold(&s, 8))
+        }
+    };
+    (whole..n).fold(sum, |s, i| s + f64::from(w(i) * x(i))) as f32
+}

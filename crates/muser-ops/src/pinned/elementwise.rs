@@ -1,0 +1,34 @@
+//! The sigmoid gate, the SiLU product and the soft-capped logits.
+
+use super::math;
+use crate::Profile;
+
+/// `x_i = x_i · sigmoid(g_i)`.
+pub fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
+    for (x, &g) in x.iter_mut().zip(gate) {
+        *x *= math::sigmoid(g);
+    }
+}
+
+/// `g_i = silu(g_i) · u_i` of one row: whole vectors with the polynomial, the
+/// rest with the math library's exp.
+pub fn silu_product(profile: Profile, gate: &mut [f32], up: &[f32]) {
+    let whole = gate.len() / profile.lanes() * profile.lanes();
+    for (i, (g, &u)) in gate.iter_mut().zip(up).enumerate() {
+        *g = u * match i < whole {
+            true => math::silu(profile, *g),
+            false => math::silu_rest(*g),
+        };
+    }
+}
+
+/// Logits: scaled first, then capped, each step rounded.
+pub fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
+    for v in x.iter_mut() {
+        let scaled = *v * scale;
+        *v = match cap {
+            Some(cap) => math::tanh(scaled * (1.0 / cap)) * cap,
+            None => scaled,
+        };
+    }
+}

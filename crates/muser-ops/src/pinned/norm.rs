@@ -1,0 +1,46 @@
+//! RMS norms: the squares are rounded to f32 and summed in f64, ascending.
+//!
+//! ```text
+//! mean = f32(Σ f64(x_i · x_i) / n);  r = 1 / sqrt(mean + eps)
+//! y_i = (x_i · r) · w_i                        rounded after each
+//! ```
+
+/// 1 / sqrt(mean of squares + eps).
+pub fn scale(x: &[f32], eps: f32) -> f32 {
+    let sum = x.iter().fold(0.0f64, |s, &v| s + f64::from(v * v));
+    factor(sum, x.len(), eps)
+}
+
+/// [`scale`] from the sum of squares of `n` values.
+pub fn factor(sum: f64, n: usize, eps: f32) -> f32 {
+    1.0 / ((sum / n as f64) as f32 + eps).sqrt()
+}
+
+/// Norm of one row.
+pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+    let r = scale(x, eps);
+    for (i, (o, &v)) in out.iter_mut().zip(x).enumerate() {
+        *o = match weight {
+            Some(w) => v * r * w[i],
+            None => v * r,
+        };
+    }
+}
+
+/// Norm of each head of a row in place; a head is as long as `weight`.
+pub fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+    for head in x.chunks_exact_mut(weight.len()) {
+        let r = scale(head, eps);
+        for (v, &w) in head.iter_mut().zip(weight) {
+            *v = *v * r * w;
+        }
+    }
+}
+
+/// `x_i = x_i + y'_i`, y' the norm of `y`.
+pub fn add_rms_norm(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
+    let r = scale(y, eps);
+    for ((v, &y), &w) in x.iter_mut().zip(y).zip(weight) {
+        *v += y * r * w;
+    }
+}

@@ -1,0 +1,37 @@
+//! Rotary encoding: the angle is a running product, the rotation is fused.
+//!
+//! ```text
+//! θ_0 = f32(position);  θ_i+1 = θ_i · powf(base, -2 / d)     rounded each time
+//! c, s = cosf, sinf(θ_i)                                      the math library's
+//! x'_2i   = fma(x_2i, c, -(x_2i+1 · s))
+//! x'_2i+1 = fma(x_2i, s, x_2i+1 · c)
+//! ```
+//!
+//! GCC fuses the rotation in whole vectors only: heads whose size is no
+//! multiple of 8 are refused.
+
+use crate::{RopeTable, rope::table_of};
+
+/// Cosines and sines of the positions `first .. first + rows`, for heads of
+/// `d` values.
+pub fn table(base: f32, d: usize, first: usize, rows: usize) -> RopeTable {
+    let step = base.powf(-2.0 / d as f32);
+    table_of(d / 2, first, rows, |position, out| {
+        let mut theta = position as f32;
+        for _ in 0..d / 2 {
+            out(theta.cos(), theta.sin());
+            theta *= step;
+        }
+    })
+}
+
+/// Rotates every head of one row in place by `row` of the table.
+pub fn rope(x: &mut [f32], table: &RopeTable, row: usize) {
+    let (cos, sin) = table.row(row);
+    for head in x.chunks_exact_mut(2 * table.pairs()) {
+        for ((pair, &c), &s) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+            let [a, b] = *pair;
+            *pair = [a.mul_add(c, -(b * s)), a.mul_add(s, b * c)];
+        }
+    }
+}
