@@ -251,10 +251,11 @@ impl Backend for Cpu {
         src: &Buffer,
         from: usize,
         dst: &mut Buffer,
+        to: usize,
     ) -> Result<(), OpError> {
         let width = src.width();
         let src = &src.rows("copy_rows", from + rows, width)?[from * width..];
-        dst.rows_mut("copy_rows", rows, width)?.copy_from_slice(src);
+        dst.rows_mut("copy_rows", to + rows, width)?[to * width..].copy_from_slice(src);
         Ok(())
     }
 

@@ -6,22 +6,25 @@
 //!        V [kv_head][position][dimension]   f16, dimensions padded to 64
 //! ```
 //!
+//! A clone shares the chunks; the first write to a shared one copies it.
+//!
 //! On a sliding layer the slots are a ring; on a full layer there is one for
 //! every chunk of the context and only those in use have memory.
 
 use muser_ops::attention::CHUNK;
 use muser_ops::{KvLayout, OpError};
+use std::sync::Arc;
 
 /// Dimensions of V are padded to a multiple of this, so that every level works
 /// in whole blocks.
 pub(crate) const PAD: usize = 64;
 
 /// One layer's cache.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Kv {
     layout: KvLayout,
     padded: usize,
-    slots: Vec<Vec<u16>>,
+    slots: Vec<Arc<Vec<u16>>>,
     /// One past the highest position ever stored.
     end: usize,
 }
@@ -33,7 +36,7 @@ impl Kv {
         Self {
             layout,
             padded,
-            slots: vec![Vec::new(); layout.chunks()],
+            slots: vec![Arc::default(); layout.chunks()],
             end: 0,
         }
     }
@@ -64,7 +67,7 @@ impl Kv {
         }
         let (head_len, heads) = (self.head_len(), self.layout.kv_heads);
         let slots = self.slots.len();
-        let slot = &mut self.slots[position / CHUNK % slots];
+        let slot = Arc::make_mut(&mut self.slots[position / CHUNK % slots]);
         if slot.is_empty() {
             slot.resize(heads * head_len, 0);
         }

@@ -18,7 +18,8 @@ pub struct Cache<B: Backend> {
     /// One past the highest position ever stored: what the rings have
     /// overwritten follows from it, whatever was cut off since.
     pub(crate) high: usize,
-    pub(crate) scratch: Scratch<B>,
+    /// Buffers of passes over this sequence alone; made by the first of them.
+    pub(crate) work: Option<Box<Workspace<B>>>,
 }
 
 impl<B: Backend> Cache<B> {
@@ -31,7 +32,7 @@ impl<B: Backend> Cache<B> {
             max_batch,
             len: 0,
             high: 0,
-            scratch: Scratch::new(backend, config, 1, 1),
+            work: None,
         }
     }
 
@@ -103,10 +104,26 @@ pub(crate) fn kv_bytes(config: &Config, context: usize, max_batch: usize, stored
     (0..config.layers).map(layer).fold(0, u64::saturating_add)
 }
 
+/// Another sequence with the same past, which costs no copy of it: the storage
+/// of K and V is shared until one of the two writes to it.
+impl<B: Backend> Clone for Cache<B> {
+    fn clone(&self) -> Self {
+        Self {
+            config: Arc::clone(&self.config),
+            kv: self.kv.clone(),
+            context: self.context,
+            max_batch: self.max_batch,
+            len: self.len,
+            high: self.high,
+            work: None,
+        }
+    }
+}
+
 /// The activations of one micro-batch, `[rows, width]` each.
 ///
 /// They grow to the widest batch seen and stay: decode allocates none.
-pub(crate) struct Scratch<B: Backend> {
+pub struct Workspace<B: Backend> {
     rows: usize,
     head_rows: usize,
     /// The residual stream.
@@ -125,10 +142,35 @@ pub(crate) struct Scratch<B: Backend> {
     /// Logits of one slice of the head, and their copy on the host.
     pub(crate) logits: B::Buffer,
     pub(crate) host: Vec<f32>,
+    /// One sequence's rows where those of several are together.
+    pub(crate) own: Own<B>,
 }
 
-impl<B: Backend> Scratch<B> {
-    fn new(backend: &B, config: &Config, rows: usize, head_rows: usize) -> Self {
+/// Rows of one sequence among several: the operations on a cache read and
+/// write from row 0.
+pub(crate) struct Own<B: Backend> {
+    rows: usize,
+    pub(crate) q: B::Buffer,
+    pub(crate) k: B::Buffer,
+    pub(crate) v: B::Buffer,
+    pub(crate) attended: B::Buffer,
+}
+
+impl<B: Backend> Own<B> {
+    fn new(backend: &B, config: &Config, rows: usize) -> Self {
+        let buffer = |width| backend.buffer(rows, width);
+        Self {
+            rows,
+            q: buffer(config.attention_width()),
+            k: buffer(config.kv_width()),
+            v: buffer(config.kv_width()),
+            attended: buffer(config.attention_width()),
+        }
+    }
+}
+
+impl<B: Backend> Workspace<B> {
+    pub(crate) fn new(backend: &B, config: &Config, rows: usize, head_rows: usize) -> Self {
         let buffer = |width| backend.buffer(rows, width);
         Self {
             rows,
@@ -145,6 +187,7 @@ impl<B: Backend> Scratch<B> {
             ffn_up: buffer(config.ffn),
             logits: backend.buffer(head_rows, config.vocab),
             host: vec![0.0; head_rows * config.vocab],
+            own: Own::new(backend, config, 0),
         }
     }
 
@@ -152,7 +195,25 @@ impl<B: Backend> Scratch<B> {
     pub(crate) fn reserve(&mut self, backend: &B, config: &Config, rows: usize, head_rows: usize) {
         if rows > self.rows || head_rows > self.head_rows {
             let (rows, head_rows) = (rows.max(self.rows), head_rows.max(self.head_rows));
+            let own = std::mem::replace(&mut self.own, Own::new(backend, config, 0));
             *self = Self::new(backend, config, rows, head_rows);
+            self.own = own;
         }
+    }
+
+    /// Room for `rows` rows of one sequence among several.
+    pub(crate) fn reserve_own(&mut self, backend: &B, config: &Config, rows: usize) {
+        if rows > self.own.rows {
+            self.own = Own::new(backend, config, rows);
+        }
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for Workspace<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workspace")
+            .field("rows", &self.rows)
+            .field("head_rows", &self.head_rows)
+            .finish_non_exhaustive()
     }
 }

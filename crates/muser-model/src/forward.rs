@@ -17,14 +17,18 @@
 //! Rows of a batch never meet but in attention, which reads what is stored. So
 //! in the strict lane a row whose output nobody reads can be left out without
 //! moving a bit of the others: the last layer computes K and V for every row and
-//! the rest only for the rows whose logits are wanted.
+//! the rest only for the rows whose logits are wanted. And rows of several
+//! sequences go through one pass together ([`Transformer::forward_many`]): the
+//! weights are read once for all of them, and only the operations on a cache
+//! (store, attention) are done sequence by sequence, on a copy of its rows. That
+//! copy is a few kilobytes a row and layer beside the layer's megabytes.
 //!
-//! In the pinned lane the width of a batch is part of its arithmetic, and rows
-//! are left out where llama.cpp leaves them out: before the last layer's FFN.
+//! In the pinned lane the width of a batch is part of its arithmetic: rows
+//! are left out where llama.cpp leaves them out, before the last layer's FFN,
+//! and sequences go one by one.
 
-use crate::cache::Scratch;
 use crate::transformer::Layer;
-use crate::{Cache, ModelError, Transformer};
+use crate::{Cache, ModelError, Transformer, Workspace};
 use muser_ops::{Backend, OpError, RopeTable, Stage};
 use std::mem::swap;
 use std::sync::Arc;
@@ -70,20 +74,105 @@ pub enum Want {
     All,
 }
 
-/// Where a micro-batch stands.
+/// What one sequence gets of a pass over several.
+pub struct Step<'a, B: Backend> {
+    /// The sequence.
+    pub cache: &'a mut Cache<B>,
+    /// What is appended to it.
+    pub tokens: &'a [u32],
+    /// Of which of them the logits are wanted.
+    pub want: Want,
+}
+
+/// Why a pass over several sequences failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct BatchError {
+    /// The step that is the reason; `None` if it is none in particular.
+    pub step: Option<usize>,
+    /// What is wrong.
+    pub source: ModelError,
+}
+
+impl BatchError {
+    fn of(step: usize) -> impl Fn(ModelError) -> Self {
+        move |source| Self {
+            step: Some(step),
+            source,
+        }
+    }
+}
+
+impl<E: Into<ModelError>> From<E> for BatchError {
+    fn from(source: E) -> Self {
+        Self {
+            step: None,
+            source: source.into(),
+        }
+    }
+}
+
+/// One sequence's rows in a micro-batch.
 #[derive(Clone, Copy)]
-struct Rows {
-    /// The position of its first row.
+struct Part {
+    /// Which step they are of.
+    step: usize,
+    /// How many of its tokens went before.
+    done: usize,
+    /// The position of the first row.
     first: usize,
+    /// Where its rows are in the batch.
+    at: usize,
     rows: usize,
+    /// Where its kept rows are among all that are kept.
+    kept_at: usize,
     /// Rows at the end whose output is read.
     keep: usize,
 }
 
-impl Rows {
+impl Part {
     /// Rows before those that are kept.
     fn skipped(self) -> usize {
         self.rows - self.keep
+    }
+}
+
+/// The parts of a micro-batch, in the order of their rows.
+#[derive(Default)]
+struct Parts {
+    parts: Vec<Part>,
+    rows: usize,
+    keep: usize,
+}
+
+impl Parts {
+    fn push(&mut self, part: Part) {
+        let (at, kept_at) = (self.rows, self.keep);
+        self.rows += part.rows;
+        self.keep += part.keep;
+        self.parts.push(Part {
+            at,
+            kept_at,
+            ..part
+        });
+    }
+
+    /// The same with all rows kept.
+    fn all_kept(&self) -> Self {
+        let mut all = Self::default();
+        for part in &self.parts {
+            all.push(Part {
+                keep: part.rows,
+                ..*part
+            });
+        }
+        all
+    }
+
+    /// Rows of the longest part that is not at row 0.
+    fn widest_own(&self) -> usize {
+        let after = self.parts.iter().filter(|p| p.at > 0);
+        after.map(|p| p.rows).max().unwrap_or(0)
     }
 }
 
@@ -110,33 +199,90 @@ impl<B: Backend> Transformer<B> {
         want: Want,
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
-        if tokens.is_empty() {
-            return Ok(());
+        let work = cache.work.take();
+        let mut work = work.unwrap_or_else(|| Box::new(self.workspace()));
+        let mut alone = [Step {
+            cache: &mut *cache,
+            tokens,
+            want,
+        }];
+        let done = self.forward_many(&mut work, &mut alone, &mut |_, i, row| sink(i, row));
+        cache.work = Some(work);
+        done.map_err(|e| e.source)
+    }
+
+    /// [`Transformer::forward`] of several sequences in one pass, which reads
+    /// the weights once for all of them. `sink` is told the step, the index in
+    /// its tokens and the logits; the tokens of a step come in order.
+    ///
+    /// Each sequence gets the bits that it would get alone. In the pinned lane,
+    /// where the width of a batch moves bits, sequences go one by one.
+    ///
+    /// # Errors
+    /// As [`Transformer::forward`], with the step that is the reason. No cache
+    /// has grown then: the other steps may be tried again without that one.
+    pub fn forward_many(
+        &self,
+        work: &mut Workspace<B>,
+        steps: &mut [Step<'_, B>],
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<(), BatchError> {
+        for (i, step) in steps.iter().enumerate() {
+            self.admit(step.cache, step.tokens)
+                .map_err(BatchError::of(i))?;
         }
-        self.admit(cache, tokens)?;
+        let mut done = vec![0; steps.len()];
+        loop {
+            let parts = self.next_batch(steps, &mut done);
+            if parts.rows == 0 {
+                break;
+            }
+            self.batch(work, steps, &parts, sink)?;
+        }
+        for step in steps {
+            step.cache.len += step.tokens.len();
+        }
+        Ok(())
+    }
+
+    /// The rows of the next micro-batch: what is left of each step, as long as
+    /// there is room.
+    fn next_batch(&self, steps: &[Step<'_, B>], done: &mut [usize]) -> Parts {
         let most = self.lane.micro_batch();
-        let batches = tokens.len().div_ceil(most);
-        for (n, batch) in tokens.chunks(most).enumerate() {
-            let keep = match want {
-                Want::All => batch.len(),
-                Want::Last if n + 1 == batches => 1,
+        let mut parts = Parts::default();
+        for (i, (step, done)) in steps.iter().zip(done).enumerate() {
+            let left = step.tokens.len() - *done;
+            let rows = left.min(most - parts.rows);
+            if rows == 0 {
+                continue;
+            }
+            if self.lane.width_matters() && parts.rows > 0 {
+                break;
+            }
+            let keep = match step.want {
+                Want::All => rows,
+                Want::Last if rows == left => 1,
                 _ => 0,
             };
-            let at = n * most;
-            let place = Rows {
-                first: cache.len + at,
-                rows: batch.len(),
+            parts.push(Part {
+                step: i,
+                done: *done,
+                first: step.cache.len + *done,
+                at: 0,
+                rows,
+                kept_at: 0,
                 keep,
-            };
-            let skipped = at + place.skipped();
-            self.batch(cache, batch, place, &mut |i, row| sink(skipped + i, row))?;
+            });
+            *done += rows;
         }
-        cache.len += tokens.len();
-        Ok(())
+        parts
     }
 
     /// Everything that can be refused before a position is stored.
     fn admit(&self, cache: &Cache<B>, tokens: &[u32]) -> Result<(), ModelError> {
+        if tokens.is_empty() {
+            return Ok(());
+        }
         if !Arc::ptr_eq(&cache.config, &self.config) {
             return Err(ModelError::ForeignCache);
         }
@@ -164,42 +310,45 @@ impl<B: Backend> Transformer<B> {
 
     fn batch(
         &self,
-        cache: &mut Cache<B>,
-        tokens: &[u32],
-        place: Rows,
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), ModelError> {
+        s: &mut Workspace<B>,
+        steps: &mut [Step<'_, B>],
+        batch: &Parts,
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<(), BatchError> {
         let (b, config) = (&*self.backend, &*self.config);
-        let Rows { first, rows, keep } = place;
-        let Cache { kv, scratch: s, .. } = cache;
+        let (rows, keep) = (batch.rows, batch.keep);
         s.reserve(b, config, rows, widest_slice(keep));
-        cache.high = cache.high.max(first + rows);
+        s.reserve_own(b, config, batch.widest_own());
+        let mut tokens = Vec::with_capacity(rows);
+        for p in &batch.parts {
+            let step = &mut steps[p.step];
+            tokens.extend_from_slice(&step.tokens[p.done..p.done + p.rows]);
+            step.cache.high = step.cache.high.max(p.first + p.rows);
+        }
 
         b.mark(Stage::Embed);
-        b.embed(&self.embedding, tokens, &mut s.h)?;
+        b.embed(&self.embedding, &tokens, &mut s.h)?;
         b.rms_norm(rows, &s.h, None, config.rms_eps, &mut s.x)?;
-        let rope = self.rope.table(first, rows);
+        let rope = self
+            .rope
+            .runs(batch.parts.iter().map(|p| (p.first, p.rows)));
+        let all = batch.all_kept();
         let last = self.layers.len() - 1;
-        for (i, (layer, kv)) in self.layers.iter().zip(kv).enumerate() {
+        for (i, layer) in self.layers.iter().enumerate() {
             let keep = if i == last { keep } else { rows };
-            let whole = self.lane.width_matters() && keep > 0;
-            let attended = if whole { rows } else { keep };
-            let place = Rows {
-                keep: attended,
-                ..place
-            };
+            let whole = i < last || (self.lane.width_matters() && keep > 0);
+            let attended = if whole { &all } else { batch };
             b.mark(Stage::Attention(i));
-            self.attend(layer, kv, s, &rope, place)?;
-            if keep < attended {
-                b.copy_rows(keep, &s.x, rows - keep, &mut s.tail)?;
-                swap(&mut s.x, &mut s.tail);
+            self.attend(layer, i, s, steps, &rope, attended)?;
+            if keep < attended.keep {
+                gather(b, &mut s.x, &mut s.tail, batch)?;
             }
             if keep > 0 {
                 b.mark(Stage::Ffn(i));
                 self.feed(layer, s, keep)?;
             }
         }
-        self.logits(s, place, sink)
+        self.logits(s, batch, sink)
     }
 
     /// Attention's half of a layer. The rows kept are the first ones of `x`
@@ -207,14 +356,15 @@ impl<B: Backend> Transformer<B> {
     fn attend(
         &self,
         layer: &Layer<B>,
-        kv: &mut B::Kv,
-        s: &mut Scratch<B>,
+        index: usize,
+        s: &mut Workspace<B>,
+        steps: &mut [Step<'_, B>],
         rope: &RopeTable,
-        place: Rows,
+        batch: &Parts,
     ) -> Result<(), OpError> {
         let (b, config) = (&*self.backend, &*self.config);
         let (eps, sliding) = (config.rms_eps, layer.attention.window.is_some());
-        let Rows { first, rows, keep } = place;
+        let (rows, keep) = (batch.rows, batch.keep);
 
         b.rms_norm(rows, &s.x, Some(&layer.attn_norm), eps, &mut s.h)?;
         if keep == rows {
@@ -229,34 +379,66 @@ impl<B: Backend> Transformer<B> {
         if sliding {
             b.rope(rows, &mut s.k, rope)?;
         }
-        b.kv_store(kv, first, rows, &s.k, &s.v)?;
+        for p in &batch.parts {
+            let kv = &mut steps[p.step].cache.kv[index];
+            let (mut k, mut v) = (&s.k, &s.v);
+            if p.at > 0 {
+                b.copy_rows(p.rows, k, p.at, &mut s.own.k, 0)?;
+                b.copy_rows(p.rows, v, p.at, &mut s.own.v, 0)?;
+                (k, v) = (&s.own.k, &s.own.v);
+            }
+            b.kv_store(kv, p.first, p.rows, k, v)?;
+        }
         if keep == 0 {
             return Ok(());
         }
 
-        let from = first + place.skipped();
-        let tail_rope = (keep < rows).then(|| self.rope.table(from, keep));
         if keep < rows {
-            for moved in [&mut s.h, &mut s.x] {
-                b.copy_rows(keep, moved, place.skipped(), &mut s.tail)?;
-                swap(moved, &mut s.tail);
-            }
+            gather(b, &mut s.h, &mut s.tail, batch)?;
+            gather(b, &mut s.x, &mut s.tail, batch)?;
             let out = &mut [&mut s.q, &mut s.gate];
             b.project(keep, &[&layer.q, &layer.gate], &s.h, out)?;
         }
         b.head_norm(keep, &mut s.q, &layer.q_norm, eps)?;
         if sliding {
-            b.rope(keep, &mut s.q, tail_rope.as_ref().unwrap_or(rope))?;
+            let kept = |p: &Part| (p.first + p.skipped(), p.keep);
+            let tail = (keep < rows).then(|| self.rope.runs(batch.parts.iter().map(kept)));
+            b.rope(keep, &mut s.q, tail.as_ref().unwrap_or(rope))?;
         }
-        b.attention(&layer.attention, from, keep, &s.q, kv, &mut s.attended)?;
+        self.attention(layer, index, s, steps, batch)?;
         b.sigmoid_gate(keep, &mut s.attended, &s.gate)?;
         b.project(keep, &[&layer.output], &s.attended, &mut [&mut s.h])?;
         let post = &layer.post_attn_norm;
         b.add_rms_norm(keep, &mut s.x, &s.h, post, config.post_norm_eps)
     }
 
+    /// Attention itself, from `q` to `attended`, of the rows kept.
+    fn attention(
+        &self,
+        layer: &Layer<B>,
+        index: usize,
+        s: &mut Workspace<B>,
+        steps: &[Step<'_, B>],
+        batch: &Parts,
+    ) -> Result<(), OpError> {
+        let (b, desc) = (&*self.backend, &layer.attention);
+        for p in batch.parts.iter().filter(|p| p.keep > 0) {
+            let kv = &steps[p.step].cache.kv[index];
+            let from = p.first + p.skipped();
+            if p.kept_at == 0 {
+                b.attention(desc, from, p.keep, &s.q, kv, &mut s.attended)?;
+                continue;
+            }
+            let own = &mut s.own;
+            b.copy_rows(p.keep, &s.q, p.kept_at, &mut own.q, 0)?;
+            b.attention(desc, from, p.keep, &own.q, kv, &mut own.attended)?;
+            b.copy_rows(p.keep, &own.attended, 0, &mut s.attended, p.kept_at)?;
+        }
+        Ok(())
+    }
+
     /// The FFN's half of a layer.
-    fn feed(&self, layer: &Layer<B>, s: &mut Scratch<B>, rows: usize) -> Result<(), OpError> {
+    fn feed(&self, layer: &Layer<B>, s: &mut Workspace<B>, rows: usize) -> Result<(), OpError> {
         let (b, config) = (&*self.backend, &*self.config);
         b.rms_norm(rows, &s.x, Some(&layer.ffn_norm), config.rms_eps, &mut s.h)?;
         let set = [&layer.ffn_gate, &layer.ffn_up];
@@ -270,31 +452,50 @@ impl<B: Backend> Transformer<B> {
     /// Norm and head over the rows kept, a slice at a time.
     fn logits(
         &self,
-        s: &mut Scratch<B>,
-        place: Rows,
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), ModelError> {
+        s: &mut Workspace<B>,
+        batch: &Parts,
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<(), BatchError> {
         let (b, config) = (&*self.backend, &*self.config);
         let norm = Some(&self.output_norm);
+        let kept = |p: &Part| {
+            let (step, done, first) = (p.step, p.done, p.first);
+            (p.skipped()..p.rows).map(move |r| (step, done + r, first + r))
+        };
+        let mut kept = batch.parts.iter().flat_map(kept);
         b.mark(Stage::Head);
-        for (from, n) in head_slices(place.keep) {
+        for (from, n) in head_slices(batch.keep) {
             if from == 0 {
                 b.rms_norm(n, &s.x, norm, config.rms_eps, &mut s.h)?;
             } else {
-                b.copy_rows(n, &s.x, from, &mut s.tail)?;
+                b.copy_rows(n, &s.x, from, &mut s.tail, 0)?;
                 b.rms_norm(n, &s.tail, norm, config.rms_eps, &mut s.h)?;
             }
             b.project(n, &[&self.head], &s.h, &mut [&mut s.logits])?;
             b.soft_cap(n, &mut s.logits, config.logit_scale, config.softcap)?;
             let host = &mut s.host[..n * config.vocab];
             b.read(&s.logits, host)?;
-            for (r, row) in host.chunks_exact(config.vocab).enumerate() {
-                check_finite(place.first + place.skipped() + from + r, row)?;
-                sink(from + r, row);
+            for (row, (step, index, position)) in host.chunks_exact(config.vocab).zip(&mut kept) {
+                check_finite(position, row).map_err(BatchError::of(step))?;
+                sink(step, index, row);
             }
         }
         Ok(())
     }
+}
+
+/// Moves the rows kept to the front of `x`, by way of `room`.
+fn gather<B: Backend>(
+    b: &B,
+    x: &mut B::Buffer,
+    room: &mut B::Buffer,
+    batch: &Parts,
+) -> Result<(), OpError> {
+    for p in batch.parts.iter().filter(|p| p.keep > 0) {
+        b.copy_rows(p.keep, x, p.at + p.skipped(), room, p.kept_at)?;
+    }
+    swap(x, room);
+    Ok(())
 }
 
 /// The first logit that is not finite, as an error.

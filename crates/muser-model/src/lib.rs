@@ -45,10 +45,10 @@ mod transformer;
 
 pub use bind::Tensor;
 pub use budget::Budget;
-pub use cache::Cache;
+pub use cache::{Cache, Workspace};
 pub use config::{ARCH, Config, POST_NORM_EPS};
 pub use error::ModelError;
-pub use forward::Want;
+pub use forward::{BatchError, Step, Want};
 /// The file format, for crates above that open files but depend on none below.
 pub use muser_gguf as gguf;
 pub use tensors::Role;

@@ -1,7 +1,7 @@
 //! A model whose weights are bound to a backend.
 
 use crate::bind::Binder;
-use crate::{Cache, Config, ModelError, Role, Tensor};
+use crate::{Cache, Config, ModelError, Role, Tensor, Workspace};
 use muser_gguf::Gguf;
 use muser_ops::{Attention, Backend, Lane, RopeFrequencies};
 use std::sync::Arc;
@@ -145,6 +145,12 @@ impl<B: Backend> Transformer<B> {
     pub fn cache(&self, context: usize) -> Cache<B> {
         let max_batch = self.lane.micro_batch();
         Cache::new(&*self.backend, &self.config, context.max(1), max_batch)
+    }
+
+    /// Buffers for passes over several sequences at once
+    /// ([`Transformer::forward_many`]).
+    pub fn workspace(&self) -> Workspace<B> {
+        Workspace::new(&*self.backend, &self.config, 1, 1)
     }
 
     /// Bytes of KV that a cache of `context` positions holds when full.

@@ -45,8 +45,10 @@ pub trait Backend: Send + Sync + 'static {
     type Weight: Send + Sync;
     /// A vector of factors (norm weights).
     type Vector: Send + Sync;
-    /// One layer's KV cache.
-    type Kv: Send;
+    /// One layer's KV cache. A clone is another sequence with the same past:
+    /// what is stored in one of them later does not show in the other. It is
+    /// meant to be cheap: a backend shares the storage until it is written.
+    type Kv: Send + Clone;
 
     /// What this backend is.
     fn info(&self) -> BackendInfo;
@@ -73,13 +75,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Reads the buffer from its beginning.
     fn read(&self, buffer: &Self::Buffer, out: &mut [f32]) -> Result<(), OpError>;
 
-    /// Copies rows `from ..` of `src` to the beginning of `dst`.
+    /// Copies rows `from ..` of `src` to the rows `to ..` of `dst`.
     fn copy_rows(
         &self,
         rows: usize,
         src: &Self::Buffer,
         from: usize,
         dst: &mut Self::Buffer,
+        to: usize,
     ) -> Result<(), OpError>;
 
     /// An empty cache of this layout.

@@ -108,11 +108,12 @@ impl Backend for Oracle {
         src: &Rows,
         from: usize,
         dst: &mut Rows,
+        to: usize,
     ) -> Result<(), OpError> {
         src.need("copy_rows", from + rows, dst.width)?;
-        dst.need("copy_rows", rows, src.width)?;
-        let n = rows * src.width;
-        dst.values[..n].copy_from_slice(&src.values[from * src.width..][..n]);
+        dst.need("copy_rows", to + rows, src.width)?;
+        let (n, width) = (rows * src.width, src.width);
+        dst.values[to * width..][..n].copy_from_slice(&src.values[from * width..][..n]);
         Ok(())
     }
 

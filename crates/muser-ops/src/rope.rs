@@ -49,6 +49,20 @@ impl RopeFrequencies {
             }
         })
     }
+
+    /// The tables of several runs of positions, `(first, rows)` each, one after
+    /// another: for a batch of rows of several sequences.
+    pub fn runs(&self, runs: impl IntoIterator<Item = (usize, usize)>) -> RopeTable {
+        let mut tables = runs
+            .into_iter()
+            .map(|(first, rows)| self.table(first, rows));
+        let mut all = tables.next().unwrap_or_else(|| self.table(0, 0));
+        for table in tables {
+            all.cos.extend_from_slice(&table.cos);
+            all.sin.extend_from_slice(&table.sin);
+        }
+        all
+    }
 }
 
 /// A table whose pairs of (cos, sin) `fill` gives, position by position.
@@ -134,5 +148,10 @@ mod tests {
         let (all, part) = (f.table(0, 50), f.table(37, 3));
         assert_eq!(all.row(38), part.row(1));
         assert_eq!(part.rows(), 3);
+        let runs = f.runs([(37, 3), (2, 1)]);
+        assert_eq!(
+            (runs.rows(), runs.row(1), runs.row(3)),
+            (4, all.row(38), all.row(2))
+        );
     }
 }

@@ -50,6 +50,7 @@ pub(super) enum Fault {
     CapWithoutScale,
     TableRowZero,
     CopiesFromZero,
+    CopiesToZero,
 }
 
 pub(super) struct Broken(pub(super) Fault);
@@ -74,6 +75,7 @@ impl Buf {
 }
 
 /// The oracle's cache and the end of what is stored.
+#[derive(Clone)]
 pub(super) struct Kv {
     inner: Positions,
     layout: KvLayout,
@@ -259,13 +261,22 @@ impl Backend for Broken {
         Oracle.read(&buffer.rows.borrow(), out)
     }
 
-    fn copy_rows(&self, rows: usize, src: &Buf, from: usize, dst: &mut Buf) -> Result<(), OpError> {
-        let from = match self.0 {
-            Fault::CopiesFromZero => 0,
-            _ => from,
+    fn copy_rows(
+        &self,
+        rows: usize,
+        src: &Buf,
+        from: usize,
+        dst: &mut Buf,
+        to: usize,
+    ) -> Result<(), OpError> {
+        let (from, to) = match self.0 {
+            Fault::CopiesFromZero => (0, to),
+            Fault::CopiesToZero => (from, 0),
+            _ => (from, to),
         };
-        self.with(rows, &[dst], &[src], || {
-            Oracle.copy_rows(rows, &src.rows.borrow(), from, &mut dst.rows.borrow_mut())
+        self.with(to + rows, &[dst], &[src], || {
+            let dst = &mut dst.rows.borrow_mut();
+            Oracle.copy_rows(rows, &src.rows.borrow(), from, dst, to)
         })
     }
 

@@ -84,6 +84,7 @@ fn faults_of_one_operation_are_caught() {
         (CapWithoutScale, &[SoftCap]),
         (TableRowZero, &[Rope]),
         (CopiesFromZero, &[CopyRows]),
+        (CopiesToZero, &[CopyRows]),
     ];
     for (fault, groups) in all {
         for &group in groups {

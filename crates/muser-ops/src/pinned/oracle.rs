@@ -58,8 +58,9 @@ impl Backend for Oracle {
         src: &Rows,
         from: usize,
         dst: &mut Rows,
+        to: usize,
     ) -> Result<(), OpError> {
-        SHARED.copy_rows(rows, src, from, dst)
+        SHARED.copy_rows(rows, src, from, dst, to)
     }
 
     fn kv(&self, layout: KvLayout) -> Positions {

@@ -100,6 +100,7 @@ pub struct ProfiledVector<T> {
 }
 
 /// A layer's cache and its layout.
+#[derive(Clone)]
 pub struct ProfiledKv<T> {
     inner: T,
     layout: KvLayout,
@@ -175,9 +176,10 @@ impl<B: Backend> Backend for Profiled<B> {
         src: &Self::Buffer,
         from: usize,
         dst: &mut Self::Buffer,
+        to: usize,
     ) -> Result<(), OpError> {
         let counts = Counts::values(2 * rows * src.width);
-        let run = |b: &B| b.copy_rows(rows, &src.inner, from, &mut dst.inner);
+        let run = |b: &B| b.copy_rows(rows, &src.inner, from, &mut dst.inner, to);
         self.plain(Op::CopyRows, counts, run)
     }
 
