@@ -4,6 +4,9 @@
 //! table. Small work is not cut: handing a task to another thread costs more
 //! than a few microseconds of it.
 
+mod pinned;
+
+use self::pinned::TASK_CALLS;
 use crate::bandwidth;
 use crate::buffer::Buffer;
 use crate::kernels::matmul::{PANEL, PanelBlock};
@@ -14,6 +17,7 @@ use crate::level::Level;
 use crate::peak;
 use crate::rows::{Output, for_chunks, for_tiles};
 use crate::team::{MAX_THREADS, Team};
+use muser_ops::pinned::check_head;
 use muser_ops::{
     Attention, Backend, BackendInfo, KvLayout, Lane, OpError, Profile, RopeTable, Weight, embed,
 };
@@ -82,8 +86,18 @@ pub struct Cpu {
 
 struct Shared {
     team: Team,
+    operands: Operands,
+}
+
+/// Room for what an operation makes of its input; rewritten by each.
+#[derive(Default)]
+struct Operands {
     quantized: Vec<Block>,
     panels: Vec<PanelBlock>,
+    /// Activations rounded to F16, and to BF16.
+    rounded: [Vec<f32>; 2],
+    /// Attention's result by head and row.
+    by_head: Vec<f32>,
 }
 
 impl Cpu {
@@ -107,8 +121,7 @@ impl Cpu {
         let team = Team::new(threads).map_err(|source| CpuError::Start { threads, source })?;
         let shared = Mutex::new(Shared {
             team,
-            quantized: Vec::new(),
-            panels: Vec::new(),
+            operands: Operands::default(),
         });
         Ok(Self {
             table,
@@ -154,33 +167,27 @@ impl Cpu {
     /// Quantises `rows` vectors into the room.
     fn quantize(&self, shared: &mut Shared, x: &[f32]) {
         let x = x.as_chunks::<QK>().0;
-        shared.quantized.resize(x.len(), Block::zeros(0.0));
+        let Shared { team, operands } = shared;
+        operands.quantized.resize(x.len(), Block::zeros(0.0));
         let chunk = TASK_VALUES / QK;
-        for_chunks(&mut shared.team, &mut shared.quantized, chunk, |i, out| {
+        for_chunks(team, &mut operands.quantized, chunk, |i, out| {
             for (block, x) in out.iter_mut().zip(&x[i * chunk..]) {
                 *block = self.table.quantize(x);
             }
         });
     }
 
-    /// Packs the first quantised vectors into panels; says how many of the
-    /// `rows` vectors those are.
-    fn pack(&self, shared: &mut Shared, rows: usize, blocks: usize) -> usize {
-        let rest = rows % PANEL;
-        let columns = if rest >= PANEL_FROM {
-            rows
-        } else {
-            rows - rest
-        };
+    /// Packs the first `columns` quantised vectors into panels.
+    fn pack(&self, shared: &mut Shared, columns: usize, blocks: usize) {
+        let Shared { team, operands } = shared;
         let count = columns.div_ceil(PANEL) * blocks;
-        shared.panels.resize(count, PanelBlock::ZERO);
-        let x = &shared.quantized[..columns * blocks];
-        for_chunks(&mut shared.team, &mut shared.panels, 1, |i, panel| {
+        operands.panels.resize(count, PanelBlock::ZERO);
+        let x = &operands.quantized[..columns * blocks];
+        for_chunks(team, &mut operands.panels, 1, |i, panel| {
             let (p, b) = (i / blocks, i % blocks);
             let x = &x[p * PANEL * blocks..];
             panel[0].pack(&x[..x.len().min(PANEL * blocks)], blocks, b);
         });
-        columns
     }
 
     /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 16
@@ -300,18 +307,22 @@ impl Backend for Cpu {
                 tile: self.tile_rows(w),
             });
         }
-        let shared = &mut *self.lock();
-        if set.iter().any(|w| w.dtype().is_k_quant()) {
-            self.quantize(shared, x);
+        if let Some(profile) = self.lane.profile() {
+            self.project_pinned(profile, rows, set, x, &mut outputs);
+            return Ok(());
         }
+        let shared = &mut *self.lock();
         let blocks = cols / QK;
-        let in_panels = match set.iter().any(|w| w.dtype().is_k_quant()) {
-            true => self.pack(shared, rows, blocks),
-            false => 0,
-        };
-        let (panels, rest) = (&shared.panels, &shared.quantized);
+        let mut in_panels = 0;
+        if set.iter().any(|w| w.dtype().is_k_quant()) {
+            in_panels = pinned::in_panels(rows);
+            self.quantize(shared, x);
+            self.pack(shared, in_panels, blocks);
+        }
+        let Shared { team, operands } = shared;
+        let (panels, rest) = (&operands.panels, &operands.quantized);
         let rest = &rest[(in_panels * blocks).min(rest.len())..];
-        for_tiles(&mut shared.team, &mut outputs, |which, range, tile| {
+        for_tiles(team, &mut outputs, |which, range, tile| {
             let w = set[which];
             let n = w.row_bytes();
             let bytes = &w.bytes()[range.start * n..range.end * n];
@@ -350,8 +361,11 @@ impl Backend for Cpu {
         let x = x.rows("rms_norm", rows, width)?;
         let out = out.rows_mut("rms_norm", rows, width)?;
         for_chunks(&mut self.lock().team, out, width, |r, out| {
-            let x = &x[r * width..][..width];
-            self.table.rms_norm(x, weight.map(Vec::as_slice), eps, out);
+            let (x, weight) = (&x[r * width..][..width], weight.map(Vec::as_slice));
+            match self.lane {
+                Lane::Pinned(_) => self.table.rms_norm_pinned(x, weight, eps, out),
+                _ => self.table.rms_norm(x, weight, eps, out),
+            }
         });
         Ok(())
     }
@@ -371,8 +385,9 @@ impl Backend for Cpu {
             width % weight.len().max(1),
         )?;
         let x = x.rows_mut("head_norm", rows, width)?;
-        for_chunks(&mut self.lock().team, x, width, |_, x| {
-            self.table.head_norm(x, weight, eps)
+        for_chunks(&mut self.lock().team, x, width, |_, x| match self.lane {
+            Lane::Pinned(_) => self.table.head_norm_pinned(x, weight, eps),
+            _ => self.table.head_norm(x, weight, eps),
         });
         Ok(())
     }
@@ -389,21 +404,30 @@ impl Backend for Cpu {
         let x = x.rows_mut("add_rms_norm", rows, width)?;
         let y = y.rows("add_rms_norm", rows, width)?;
         for_chunks(&mut self.lock().team, x, width, |r, x| {
-            self.table
-                .add_rms_norm(x, &y[r * width..][..width], weight, eps);
+            let y = &y[r * width..][..width];
+            match self.lane {
+                Lane::Pinned(_) => self.table.add_rms_norm_pinned(x, y, weight, eps),
+                _ => self.table.add_rms_norm(x, y, weight, eps),
+            }
         });
         Ok(())
     }
 
     fn rope(&self, rows: usize, x: &mut Buffer, table: &RopeTable) -> Result<(), OpError> {
         let width = x.width();
+        if self.lane.profile().is_some() {
+            Self::check_rope_pinned(table)?;
+        }
         let head = (2 * table.pairs()).max(1);
         OpError::check("rope", "values past whole heads", 0, width % head)?;
         OpError::check_room("rope", "positions in the table", rows, table.rows())?;
         let x = x.rows_mut("rope", rows, width)?;
         for_chunks(&mut self.lock().team, x, width, |r, x| {
             let (cos, sin) = table.row(r);
-            self.table.rope(x, cos, sin);
+            match self.lane {
+                Lane::Pinned(_) => self.table.rope_pinned(x, cos, sin),
+                _ => self.table.rope(x, cos, sin),
+            }
         });
         Ok(())
     }
@@ -457,6 +481,11 @@ impl Backend for Cpu {
         }
         let q = q.rows("attention", rows, heads * d)?;
         let out = out.rows_mut("attention", rows, heads * d)?;
+        if let Some(profile) = self.lane.profile() {
+            check_head("attention", d)?;
+            self.attention_pinned(profile, desc, first, q, kv, out);
+            return Ok(());
+        }
         let chunk = group * d;
         for_chunks(&mut self.lock().team, out, chunk, |i, out| {
             let (r, head) = (i / desc.kv_heads, i % desc.kv_heads);
@@ -469,6 +498,12 @@ impl Backend for Cpu {
 
     fn sigmoid_gate(&self, rows: usize, x: &mut Buffer, gate: &Buffer) -> Result<(), OpError> {
         let (x, gate) = pairs("sigmoid_gate", rows, x, gate)?;
+        if self.lane.profile().is_some() {
+            for_chunks(&mut self.lock().team, x, TASK_CALLS, |i, x| {
+                self.table.sigmoid_gate_pinned(x, &gate[i * TASK_CALLS..]);
+            });
+            return Ok(());
+        }
         for_chunks(&mut self.lock().team, x, TASK_VALUES, |i, x| {
             self.table
                 .sigmoid_gate(x, &gate[i * TASK_VALUES..][..x.len()]);
@@ -477,7 +512,12 @@ impl Backend for Cpu {
     }
 
     fn silu_product(&self, rows: usize, gate: &mut Buffer, up: &Buffer) -> Result<(), OpError> {
+        let width = gate.width();
         let (gate, up) = pairs("silu_product", rows, gate, up)?;
+        if let Some(profile) = self.lane.profile() {
+            self.silu_product_pinned(profile, width, gate, up);
+            return Ok(());
+        }
         for_chunks(&mut self.lock().team, gate, TASK_VALUES, |i, gate| {
             self.table
                 .silu_product(gate, &up[i * TASK_VALUES..][..gate.len()]);
@@ -494,6 +534,12 @@ impl Backend for Cpu {
     ) -> Result<(), OpError> {
         let width = x.width();
         let x = x.rows_mut("soft_cap", rows, width)?;
+        if self.lane.profile().is_some() {
+            for_chunks(&mut self.lock().team, x, TASK_CALLS, |_, x| {
+                self.table.soft_cap_pinned(x, scale, cap)
+            });
+            return Ok(());
+        }
         for_chunks(&mut self.lock().team, x, TASK_VALUES, |_, x| {
             self.table.soft_cap(x, scale, cap)
         });

@@ -52,6 +52,31 @@ pub(crate) fn for_chunks<T: Send>(
     });
 }
 
+/// Calls `f(i, part i)` for the parts of the data that end at `ends`, ascending,
+/// shared among the team. What lies past the last end is left alone.
+///
+/// # Panics
+/// If the ends do not ascend, or the last is past the data.
+pub(crate) fn for_parts<T: Send>(
+    team: &mut Team,
+    data: &mut [T],
+    ends: &[usize],
+    f: impl Fn(usize, &mut [T]) + Sync,
+) {
+    assert!(ends.is_sorted() && ends.last().is_none_or(|&end| end <= data.len()));
+    let parts = Parts::new(data);
+    team.run(ends.len(), &|i| {
+        let parts = &parts;
+        let at = if i == 0 { 0 } else { ends[i - 1] };
+        // SAFETY: `run` gives each i to one task; the ranges between ascending
+        // ends do not overlap and end inside the data, both checked above; the
+        // data outlives `run`.
+        f(i, unsafe {
+            std::slice::from_raw_parts_mut(parts.start.add(at), ends[i] - at)
+        });
+    });
+}
+
 /// The rows `rows` of a `[columns, width]` output, for writing.
 ///
 /// Row r of the tile is row `rows.start + r` of the matrix; a value lies at
@@ -153,6 +178,18 @@ mod tests {
             c.iter_mut().for_each(|v| *v += i + 1)
         });
         assert!(data.iter().enumerate().all(|(at, &v)| v == at / 7 + 1));
+    }
+
+    #[test]
+    fn parts_end_where_they_are_told_to() {
+        let mut team = Team::new(3).unwrap();
+        let mut data = vec![0usize; 20];
+        for_parts(&mut team, &mut data, &[3, 3, 10, 17], |i, part| {
+            part.iter_mut().for_each(|v| *v += i + 1)
+        });
+        let want = [(1, 3), (3, 7), (4, 7), (0, 3)];
+        let want: Vec<usize> = want.into_iter().flat_map(|(v, n)| vec![v; n]).collect();
+        assert_eq!(data, want);
     }
 
     #[test]

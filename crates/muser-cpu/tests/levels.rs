@@ -1,28 +1,33 @@
-//! The conformance suite on every level, forced one at a time, and on several
-//! team sizes. A level that the machine lacks is reported as ignored.
+//! The conformance suite on every level and lane, forced one at a time. A level
+//! that the machine lacks is reported as ignored, and so is the pinned lane
+//! where the build does not support it.
 
 use libtest_mimic::{Arguments, Trial};
 use muser_cpu::{Cpu, CpuOptions, Level};
-use muser_ops::conformance;
+use muser_ops::{Lane, Profile, conformance};
 
 fn main() {
     let mut trials = Vec::new();
+    let pinned = Profile::ALL.map(Lane::Pinned);
     for level in Level::ALL {
-        for group in conformance::groups() {
-            let name = group.name();
-            // Three threads on any machine: more than this one may have, so
-            // that tiles end up in unusual hands.
-            let run = move || {
-                let cpu = Cpu::open(CpuOptions {
-                    threads: Some(3),
-                    level: Some(level),
-                    ..CpuOptions::default()
-                })?;
-                conformance::check(&cpu, name);
-                Ok(())
-            };
-            let trial = Trial::test(format!("{name}/{level}"), run);
-            trials.push(trial.with_ignored_flag(!level.is_available()));
+        for lane in [&[Lane::Strict], &pinned[..]].concat() {
+            for group in conformance::groups() {
+                let name = group.name();
+                // Three threads on any machine: more than this one may have, so
+                // that tiles end up in unusual hands.
+                let run = move || {
+                    let cpu = Cpu::open(CpuOptions {
+                        threads: Some(3),
+                        level: Some(level),
+                        lane,
+                    })?;
+                    conformance::check(&cpu, name);
+                    Ok(())
+                };
+                let missing = lane.profile().is_some() && !Profile::is_supported();
+                let trial = Trial::test(format!("{lane}/{name}/{level}"), run);
+                trials.push(trial.with_ignored_flag(missing || !level.is_available()));
+            }
         }
         let run = move || the_peak_exists_with_vectors(level);
         let trial = Trial::test(format!("int8_peak/{level}"), run);
@@ -51,6 +56,7 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
         if family == "int8_peak" {
             continue;
         }
+        let of_dtype;
         // Kernels that are part of another operation's group.
         let group = match family {
             "quantize" => "matvec/q4_k",
@@ -60,7 +66,21 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
             "matmul/q4_k" => "matvec/q4_k",
             "matmul/q5_k" => "matvec/q5_k",
             "matmul/q6_k" => "matvec/q6_k",
-            other => other,
+            // The pinned lane's kernels of the same operations.
+            "flash/single" => "attention/full",
+            "flash/tile" => "attention/window",
+            "rope/pinned" => "rope",
+            other => match *other.split('/').collect::<Vec<_>>() {
+                ["matvec" | "matmul" | "lanes" | "ggml_dot", dtype, ..] => {
+                    of_dtype = format!("matvec/{dtype}");
+                    &of_dtype
+                }
+                [_, operation, "pinned"] => {
+                    of_dtype = format!("{}/{operation}", other.split('/').next().unwrap());
+                    &of_dtype
+                }
+                _ => other,
+            },
         };
         if !groups.contains(&group) {
             return Err(format!("{kernel} has no conformance group").into());

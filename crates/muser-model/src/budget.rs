@@ -299,7 +299,7 @@ impl Budget {
             let batch = self.lane.micro_batch().min(rows - done);
             let keep = match want {
                 Want::All => batch,
-                Want::Last if done + batch == rows => 1,
+                Want::Last | Want::State if done + batch == rows => 1,
                 _ => 0,
             };
             sum.add(self.micro_batch(first.saturating_add(done), batch, keep));

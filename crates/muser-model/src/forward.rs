@@ -72,6 +72,9 @@ pub enum Want {
     Last,
     /// Of each.
     All,
+    /// Not logits but what the head reads, after the last norm: one value a
+    /// hidden dimension, of the last token.
+    State,
 }
 
 /// What one sequence gets of a pass over several.
@@ -121,6 +124,8 @@ struct Part {
     done: usize,
     /// The position of the first row.
     first: usize,
+    /// Whether the state is wanted and not the logits.
+    state: bool,
     /// Where its rows are in the batch.
     at: usize,
     rows: usize,
@@ -261,13 +266,14 @@ impl<B: Backend> Transformer<B> {
             }
             let keep = match step.want {
                 Want::All => rows,
-                Want::Last if rows == left => 1,
+                Want::Last | Want::State if rows == left => 1,
                 _ => 0,
             };
             parts.push(Part {
                 step: i,
                 done: *done,
                 first: step.cache.len + *done,
+                state: step.want == Want::State,
                 at: 0,
                 rows,
                 kept_at: 0,
@@ -458,11 +464,7 @@ impl<B: Backend> Transformer<B> {
     ) -> Result<(), BatchError> {
         let (b, config) = (&*self.backend, &*self.config);
         let norm = Some(&self.output_norm);
-        let kept = |p: &Part| {
-            let (step, done, first) = (p.step, p.done, p.first);
-            (p.skipped()..p.rows).map(move |r| (step, done + r, first + r))
-        };
-        let mut kept = batch.parts.iter().flat_map(kept);
+        let kept: Vec<Kept> = batch.parts.iter().flat_map(Kept::of).collect();
         b.mark(Stage::Head);
         for (from, n) in head_slices(batch.keep) {
             if from == 0 {
@@ -471,17 +473,60 @@ impl<B: Backend> Transformer<B> {
                 b.copy_rows(n, &s.x, from, &mut s.tail, 0)?;
                 b.rms_norm(n, &s.tail, norm, config.rms_eps, &mut s.h)?;
             }
-            b.project(n, &[&self.head], &s.h, &mut [&mut s.logits])?;
-            b.soft_cap(n, &mut s.logits, config.logit_scale, config.softcap)?;
-            let host = &mut s.host[..n * config.vocab];
-            b.read(&s.logits, host)?;
-            for (row, (step, index, position)) in host.chunks_exact(config.vocab).zip(&mut kept) {
-                check_finite(position, row).map_err(BatchError::of(step))?;
-                sink(step, index, row);
+            let kept = &kept[from..from + n];
+            if kept.iter().any(|k| k.state) {
+                let mut states = vec![0.0; n * config.hidden];
+                b.read(&s.h, &mut states)?;
+                give(kept, &states, config.hidden, true, sink)?;
+            }
+            if kept.iter().any(|k| !k.state) {
+                b.project(n, &[&self.head], &s.h, &mut [&mut s.logits])?;
+                b.soft_cap(n, &mut s.logits, config.logit_scale, config.softcap)?;
+                let host = &mut s.host[..n * config.vocab];
+                b.read(&s.logits, host)?;
+                give(kept, host, config.vocab, false, sink)?;
             }
         }
         Ok(())
     }
+}
+
+/// A row that is kept: whose it is.
+struct Kept {
+    step: usize,
+    /// Its index among the step's tokens.
+    index: usize,
+    position: usize,
+    state: bool,
+}
+
+impl Kept {
+    fn of(p: &Part) -> impl Iterator<Item = Self> + use<> {
+        let p = *p;
+        (p.skipped()..p.rows).map(move |r| Self {
+            step: p.step,
+            index: p.done + r,
+            position: p.first + r,
+            state: p.state,
+        })
+    }
+}
+
+/// Hands the rows that are states, or those that are not, to the sink.
+fn give(
+    kept: &[Kept],
+    rows: &[f32],
+    width: usize,
+    states: bool,
+    sink: &mut dyn FnMut(usize, usize, &[f32]),
+) -> Result<(), BatchError> {
+    for (k, row) in kept.iter().zip(rows.chunks_exact(width)) {
+        if k.state == states {
+            check_finite(k.position, row).map_err(BatchError::of(k.step))?;
+            sink(k.step, k.index, row);
+        }
+    }
+    Ok(())
 }
 
 /// Moves the rows kept to the front of `x`, by way of `room`.

@@ -6,8 +6,11 @@
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;
+pub(crate) mod flash;
+pub(crate) mod ggml_dot;
 pub(crate) mod int8_peak;
 pub(crate) mod kv_store;
+pub(crate) mod lanes;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 pub(crate) mod norm;

@@ -4,12 +4,14 @@
 //! exist. `unsafe` in this module: a kernel compiled for a level may be called
 //! only on a machine that has the level, which [`KernelTable::new`] checks.
 
+use super::flash::Queries;
+use super::ggml_dot::Order;
 use super::matmul::PanelBlock;
 use super::quantize::Block;
 use crate::kv::HeadView;
 use crate::level::Level;
 use crate::rows::Tile;
-use muser_ops::Attention;
+use muser_ops::{Attention, Profile};
 use muser_quant::QK;
 
 macro_rules! table {
@@ -97,6 +99,45 @@ table! {
     /// Q6_K rows with panels of `blocks` blocks.
     "matmul/q6_k" matmul_q6_k = matmul::q6_k::matmul
         (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q4_K rows with vectors, by the pinned lane's tiled route.
+    "matvec/q4_k/tiled" matvec_q4_k_tiled = matvec::q4_k::matvec_tiled
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q5_K rows with vectors, by the pinned lane's tiled route.
+    "matvec/q5_k/tiled" matvec_q5_k_tiled = matvec::q5_k::matvec_tiled
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q6_K rows with vectors, by the pinned lane's tiled route.
+    "matvec/q6_k/tiled" matvec_q6_k_tiled = matvec::q6_k::matvec_tiled
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q4_K rows with panels, by the pinned lane's interleaved route of four.
+    "matmul/q4_k/fours" matmul_q4_k_fours = matmul::q4_k::matmul_fours
+        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q4_K rows with panels, by the pinned lane's tiled route.
+    "matmul/q4_k/tiled" matmul_q4_k_tiled = matmul::q4_k::matmul_tiled
+        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q5_K rows with panels, by the pinned lane's tiled route.
+    "matmul/q5_k/tiled" matmul_q5_k_tiled = matmul::q5_k::matmul_tiled
+        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q6_K rows with panels, by the pinned lane's tiled route.
+    "matmul/q6_k/tiled" matmul_q6_k_tiled = matmul::q6_k::matmul_tiled
+        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q4_K rows with vectors, by the pinned lane's lanes.
+    "lanes/q4_k" lanes_q4_k = lanes::q4_k::lanes
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q5_K rows with vectors, by the pinned lane's lanes.
+    "lanes/q5_k" lanes_q5_k = lanes::q5_k::lanes
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q6_K rows with vectors, by the pinned lane's lanes.
+    "lanes/q6_k" lanes_q6_k = lanes::q6_k::lanes
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// F16 rows with rounded vectors of `cols` values, in the pinned lane.
+    "ggml_dot/f16" ggml_dot_f16 = ggml_dot::f16::ggml_dot
+        (w: &[u8], x: &[f32], cols: usize, columns: usize, order: Order, tile: &mut Tile<'_>);
+    /// BF16 rows with rounded vectors of `cols` values, in the pinned lane.
+    "ggml_dot/bf16" ggml_dot_bf16 = ggml_dot::bf16::ggml_dot
+        (w: &[u8], x: &[f32], cols: usize, columns: usize, order: Order, tile: &mut Tile<'_>);
+    /// F32 rows with vectors of `cols` values, in the pinned lane.
+    "ggml_dot/f32" ggml_dot_f32 = ggml_dot::f32::ggml_dot
+        (w: &[u8], x: &[f32], cols: usize, columns: usize, order: Order, tile: &mut Tile<'_>);
     /// F16 rows with vectors of `cols` values.
     "matvec/f16" matvec_f16 = matvec::f16::matvec
         (w: &[u8], x: &[f32], cols: usize, columns: usize, tile: &mut Tile<'_>);
@@ -114,14 +155,33 @@ table! {
     /// A row plus the norm of another.
     "norm/add_rms_norm" add_rms_norm = norm::add_rms_norm
         (x: &mut [f32], y: &[f32], weight: &[f32], eps: f32);
+    /// Norm of a row, in the pinned lane.
+    "norm/rms_norm/pinned" rms_norm_pinned = norm::rms_norm_pinned
+        (x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]);
+    /// Norm of each head of a row, in the pinned lane.
+    "norm/head_norm/pinned" head_norm_pinned = norm::head_norm_pinned
+        (x: &mut [f32], weight: &[f32], eps: f32);
+    /// A row plus the norm of another, in the pinned lane.
+    "norm/add_rms_norm/pinned" add_rms_norm_pinned = norm::add_rms_norm_pinned
+        (x: &mut [f32], y: &[f32], weight: &[f32], eps: f32);
     /// Turns each head of a row.
     "rope" rope = rope::rope (x: &mut [f32], cos: &[f32], sin: &[f32]);
+    /// Turns each head of a row, in the pinned lane.
+    "rope/pinned" rope_pinned = rope::rope_pinned (x: &mut [f32], cos: &[f32], sin: &[f32]);
     /// Stores one head's K and V.
     "kv_store" kv_store = kv_store::kv_store
         (k: &[f32], v: &[f32], slot: usize, k_chunk: &mut [u16], v_row: &mut [u16]);
     /// The query heads of one KV head at one position.
     "attention" attention = attention::attention
         (desc: &Attention, p: usize, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
+    /// The query heads of one KV head at one position, in the pinned lane.
+    "flash/single" flash_single = flash::flash_single
+        (profile: Profile, desc: &Attention, part: Option<usize>, p: usize, q: &[f32],
+            kv: &HeadView<'_>, out: &mut [f32]);
+    /// A tile of queries of one head, in the pinned lane.
+    "flash/tile" flash_tile = flash::flash_tile
+        (profile: Profile, desc: &Attention, queries: &Queries<'_>, kv: &HeadView<'_>,
+            out: &mut [f32]);
     /// `x *= sigmoid(gate)`.
     "elementwise/sigmoid_gate" sigmoid_gate = elementwise::sigmoid_gate
         (x: &mut [f32], gate: &[f32]);
@@ -130,6 +190,15 @@ table! {
         (gate: &mut [f32], up: &[f32]);
     /// Scaled, soft-capped logits.
     "elementwise/soft_cap" soft_cap = elementwise::soft_cap
+        (x: &mut [f32], scale: f32, cap: Option<f32>);
+    /// `x *= sigmoid(gate)`, in the pinned lane.
+    "elementwise/sigmoid_gate/pinned" sigmoid_gate_pinned = elementwise::sigmoid_gate_pinned
+        (x: &mut [f32], gate: &[f32]);
+    /// `gate = silu(gate) * up` of a row or a part of one, in the pinned lane.
+    "elementwise/silu_product/pinned" silu_product_pinned = elementwise::silu_product_pinned
+        (profile: Profile, whole: usize, gate: &mut [f32], up: &[f32]);
+    /// Scaled, soft-capped logits, in the pinned lane.
+    "elementwise/soft_cap/pinned" soft_cap_pinned = elementwise::soft_cap_pinned
         (x: &mut [f32], scale: f32, cap: Option<f32>);
     /// Multiply-adds of bytes in registers, for the peak; gives their number.
     "int8_peak" int8_peak = int8_peak::int8_peak (rounds: u32) -> u64;

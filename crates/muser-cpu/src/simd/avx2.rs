@@ -7,7 +7,7 @@
 //! | `load_f16` | vcvtph2ps ymm, m128 | 5 | 7 |
 //! | `round` | vroundps | 3 | 8 |
 
-use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked};
+use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked, link};
 use std::arch::x86_64::*;
 
 /// Eight values.
@@ -65,6 +65,12 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
     // SAFETY: the slice expression has checked eight values.
     unsafe { _mm_storeu_si128(x[at..][..8].as_mut_ptr().cast(), half) }
+}
+/// Rounded to f16 and back.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn half(x: V) -> V {
+    _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x))
 }
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -178,6 +184,16 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
+/// The fold by halves of the `L` values from `at` on, 8 or 16.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
+    match L {
+        8 => halve_lanes(load(x, at)),
+        _ => halve_lanes(add(load(x, at), load(x, at + 8))),
+    }
+}
+
 /// Asks for the cache lines of the `len` bytes that lie `at` bytes after the
 /// beginning of `x`, in `x` or past its end.
 ///
@@ -271,6 +287,47 @@ pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
 pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
     let scaled = _mm_mul_ps(factor, _mm_set1_ps(y));
     _mm_fmadd_ps(_mm_cvtepi32_ps(sum), scaled, acc)
+}
+/// `(f32(sum) · factor) · y + acc` in each of four rows: one link of the tiled
+/// route.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn tiled4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
+    let value = _mm_mul_ps(_mm_cvtepi32_ps(sum), factor);
+    _mm_fmadd_ps(value, _mm_set1_ps(y), acc)
+}
+/// [`tiled4`] of formats with minima: `min · dmin` is taken off first.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn tiled_min4(
+    (sum, min): (__m128i, __m128i),
+    (d, dmin): (__m128, __m128),
+    y: f32,
+    acc: __m128,
+) -> __m128 {
+    let value = _mm_mul_ps(_mm_cvtepi32_ps(sum), d);
+    let value = _mm_fnmadd_ps(dmin, _mm_cvtepi32_ps(min), value);
+    _mm_fmadd_ps(value, _mm_set1_ps(y), acc)
+}
+/// The sum of four i32 in each lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn sum_all4(v: __m128i) -> __m128i {
+    let two = _mm_hadd_epi32(v, v);
+    _mm_hadd_epi32(two, two)
+}
+/// (x0 + x2) + (x1 + x3).
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn fold4(x: __m128) -> f32 {
+    let two = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+/// The f16 value at byte `at`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
+    factor(w[at], w[at + 1])
 }
 /// The difference of the two chains.
 #[inline]
@@ -373,7 +430,7 @@ pub(crate) fn store_unpacked(codes: [__m256i; 8], to: &mut Unpacked) {
 /// Half `h` (8 columns) of a panel's line.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn half<T>(line: &[T; PANEL], h: usize) -> __m256i {
+fn half_line<T>(line: &[T; PANEL], h: usize) -> __m256i {
     const { assert!(size_of::<T>() == 4) };
     // SAFETY: the slice expression has checked eight values of four bytes.
     unsafe { _mm256_loadu_si256(line[8 * h..][..8].as_ptr().cast()) }
@@ -388,52 +445,85 @@ fn half<T>(line: &[T; PANEL], h: usize) -> __m256i {
 /// 63 · 127 = 16,002 (Q6_K: 2 fit).
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const SIGNED: bool>(
+pub(crate) fn panel_step<
+    const R: usize,
+    const C: usize,
+    const S: usize,
+    const SIGNED: bool,
+    const LINK: u8,
+>(
     rows: &[Unpacked; R],
     panels: [&PanelBlock; C],
     acc: &mut [[[[f32; PANEL]; 2]; C]; R],
 ) {
+    // Parts of a superblock with a link of their own.
+    let parts = if LINK == link::FOURS { 4 } else { 1 };
     for (i, panel) in panels.iter().enumerate() {
-        let sums: [[__m256i; 2]; R] = scaled_sums::<R, S, SIGNED>(rows, panel);
-        for (r, halves) in sums.into_iter().enumerate() {
-            let [acc, accm] = &mut acc[r][i];
-            for (h, sum) in halves.into_iter().enumerate() {
-                let lines: &[[[i16; 2]; PANEL]] =
-                    if SIGNED { &panel.sums16 } else { &panel.sums32 };
-                let mut min = _mm256_setzero_si256();
-                for (pair, line) in rows[r].pairs.iter().zip(lines) {
-                    let pair = _mm256_set1_epi32(pair_word(*pair));
-                    min = _mm256_add_epi32(min, _mm256_madd_epi16(pair, half(line, h)));
-                }
-                let y = load(&panel.d, 8 * h);
-                let d = mul(splat(rows[r].d), y);
-                if SIGNED {
-                    let sum = _mm256_sub_epi32(sum, _mm256_slli_epi32::<5>(min));
-                    link(acc, 8 * h, sum, d);
-                } else {
-                    link(acc, 8 * h, sum, d);
-                    link(accm, 8 * h, min, mul(splat(rows[r].dmin), y));
+        for part in 0..parts {
+            let lines = part * 64 / parts..(part + 1) * 64 / parts;
+            let sums: [[__m256i; 2]; R] = scaled_sums::<R, S, SIGNED>(rows, panel, lines);
+            for (r, halves) in sums.into_iter().enumerate() {
+                for (h, sum) in halves.into_iter().enumerate() {
+                    let chains = &mut acc[r][i];
+                    part_link::<SIGNED, LINK>(&rows[r], panel, (part, parts), h, sum, chains);
                 }
             }
         }
     }
 }
-/// Σ_j s_j · a_j of each row and half of a panel.
+/// The links of one part, in eight columns from `8 h` on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn part_link<const SIGNED: bool, const LINK: u8>(
+    row: &Unpacked,
+    panel: &PanelBlock,
+    (part, parts): (usize, usize),
+    h: usize,
+    sum: __m256i,
+    [acc, accm]: &mut [[f32; PANEL]; 2],
+) {
+    let lines: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
+    let mut min = _mm256_setzero_si256();
+    for k in part * lines.len() / parts..(part + 1) * lines.len() / parts {
+        let pair = _mm256_set1_epi32(pair_word(row.pairs[k]));
+        min = _mm256_add_epi32(min, _mm256_madd_epi16(pair, half_line(&lines[k], h)));
+    }
+    let y = load(&panel.d, 8 * h);
+    let sum = match SIGNED {
+        true => _mm256_sub_epi32(sum, _mm256_slli_epi32::<5>(min)),
+        false => sum,
+    };
+    if LINK == link::TILED {
+        let mut value = mul(_mm256_cvtepi32_ps(sum), splat(row.d));
+        if !SIGNED {
+            value = fma(splat(-row.dmin), _mm256_cvtepi32_ps(min), value);
+        }
+        let next = fma(value, y, load(acc, 8 * h));
+        store(acc, 8 * h, next);
+        return;
+    }
+    add_link(acc, 8 * h, sum, mul(splat(row.d), y));
+    if !SIGNED {
+        add_link(accm, 8 * h, min, mul(splat(row.dmin), y));
+    }
+}
+/// Σ_j s_j · a_j of each row and half of a panel, over these lines of it.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn scaled_sums<const R: usize, const S: usize, const SIGNED: bool>(
     rows: &[Unpacked; R],
     panel: &PanelBlock,
+    lines: std::ops::Range<usize>,
 ) -> [[__m256i; 2]; R] {
     let zero = _mm256_setzero_si256();
     let mut sums = [[zero; 2]; R];
     // Quads whose pairs fit in i16 together; a fifth bit is not known here, so
     // formats with minima take what Q5_K allows.
     let together = if SIGNED { 2 } else { 4 };
-    for k in (0..64).step_by(together) {
+    for k in lines.step_by(together) {
         let mut pairs = [[zero; 2]; R];
         for line in k..k + together {
-            let q = [half(&panel.q[line], 0), half(&panel.q[line], 1)];
+            let q = [half_line(&panel.q[line], 0), half_line(&panel.q[line], 1)];
             for r in 0..R {
                 let w = _mm256_set1_epi32(i32::from_le_bytes(rows[r].codes[line]));
                 for h in 0..2 {
@@ -458,7 +548,7 @@ pub(crate) fn pair_word([a, b]: [i16; 2]) -> i32 {
 /// `acc = fma(f32(sum), factor, acc)` in eight lanes from `at`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn link(acc: &mut [f32; PANEL], at: usize, sum: __m256i, factor: V) {
+fn add_link(acc: &mut [f32; PANEL], at: usize, sum: __m256i, factor: V) {
     let next = fma(_mm256_cvtepi32_ps(sum), factor, load(acc, at));
     store(acc, at, next);
 }

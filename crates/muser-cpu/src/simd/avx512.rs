@@ -6,7 +6,7 @@
 //! replaces the pair `vpmaddubsw`, `vpmaddwd` of the avx2 level and cannot
 //! saturate.
 
-use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked};
+use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked, link};
 use std::arch::x86_64::*;
 
 /// Sixteen values.
@@ -64,6 +64,12 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     let half = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
     // SAFETY: the slice expression has checked 16 values.
     unsafe { _mm256_storeu_si256(x[at..][..16].as_mut_ptr().cast(), half) }
+}
+/// Rounded to f16 and back.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn half(x: V) -> V {
+    _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x))
 }
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -176,6 +182,15 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
 pub(crate) fn halve_lanes(v: V) -> f32 {
     let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
     super::avx2::halve_lanes(eight)
+}
+/// The fold by halves of the `L` values from `at` on, 8 or 16.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
+    match L {
+        8 => super::avx2::fold_group::<8>(x, at),
+        _ => halve_lanes(load(x, at)),
+    }
 }
 /// 32 bytes from `at`.
 #[inline]
@@ -345,7 +360,13 @@ fn line<T>(line: &[T; PANEL]) -> __m512i {
 /// once for all rows: (R + C) loads for R · C products.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const SIGNED: bool>(
+pub(crate) fn panel_step<
+    const R: usize,
+    const C: usize,
+    const S: usize,
+    const SIGNED: bool,
+    const LINK: u8,
+>(
     rows: &[Unpacked; R],
     panels: [&PanelBlock; C],
     acc: &mut [[[[f32; PANEL]; 2]; C]; R],
@@ -370,6 +391,22 @@ pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const S
                 sums[r][c] = _mm512_add_epi32(sums[r][c], scaled);
             }
         }
+        if LINK == link::FOURS && j % 2 == 1 {
+            for r in 0..R {
+                for c in 0..C {
+                    let y = load(&panels[c].d, 0);
+                    let pair = _mm512_set1_epi32(super::avx2::pair_word(rows[r].pairs[j / 2]));
+                    let min = _mm512_madd_epi16(pair, line(&panels[c].sums32[j / 2]));
+                    let [acc, accm] = &mut acc[r][c];
+                    add_link(acc, sums[r][c], mul(splat(rows[r].d), y));
+                    add_link(accm, min, mul(splat(rows[r].dmin), y));
+                    sums[r][c] = zero;
+                }
+            }
+        }
+    }
+    if LINK == link::FOURS {
+        return;
     }
     for c in 0..C {
         let y = load(&panels[c].d, 0);
@@ -385,16 +422,22 @@ pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const S
                 min = _mm512_dpwssd_epi32(min, pair, line(sums));
             }
             let [acc, accm] = &mut acc[r][c];
-            let d = mul(splat(rows[r].d), y);
-            if SIGNED {
-                link(
-                    acc,
-                    _mm512_sub_epi32(sums[r][c], _mm512_slli_epi32::<5>(min)),
-                    d,
-                );
-            } else {
-                link(acc, sums[r][c], d);
-                link(accm, min, mul(splat(rows[r].dmin), y));
+            let sum = match SIGNED {
+                true => _mm512_sub_epi32(sums[r][c], _mm512_slli_epi32::<5>(min)),
+                false => sums[r][c],
+            };
+            if LINK == link::TILED {
+                let mut value = mul(_mm512_cvtepi32_ps(sum), splat(rows[r].d));
+                if !SIGNED {
+                    value = fma(splat(-rows[r].dmin), _mm512_cvtepi32_ps(min), value);
+                }
+                let next = fma(value, y, load(acc, 0));
+                store(acc, 0, next);
+                continue;
+            }
+            add_link(acc, sum, mul(splat(rows[r].d), y));
+            if !SIGNED {
+                add_link(accm, min, mul(splat(rows[r].dmin), y));
             }
         }
     }
@@ -402,7 +445,7 @@ pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const S
 /// `acc = fma(f32(sum), factor, acc)`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn link(acc: &mut [f32; PANEL], sum: __m512i, factor: V) {
+fn add_link(acc: &mut [f32; PANEL], sum: __m512i, factor: V) {
     let next = fma(_mm512_cvtepi32_ps(sum), factor, load(acc, 0));
     store(acc, 0, next);
 }

@@ -3,10 +3,16 @@
 //! One body for all levels. Branches of the scalar text become selections:
 //! both sides are computed, about 25 instructions for tanh.
 
-/// Defines `exp`, `sigmoid`, `silu` and `tanh` in a level's module.
+/// Defines `exp`, `sigmoid`, `silu`, `tanh` and `exp_pinned` in a level's module.
 macro_rules! functions {
     ($($features:literal)?) => {
         use muser_ops::math as constants;
+        use muser_ops::pinned::math as pinned;
+
+        /// 2^127 and 2^-125: the first of the two factors that the pinned
+        /// exponential of 8 lanes takes for a power beyond 2^126.
+        const FIRST_UP: f32 = f32::from_bits(0x7f00_0000);
+        const FIRST_DOWN: f32 = f32::from_bits(0x0100_0000);
 
         /// e^x in each lane.
         #[inline]
@@ -61,6 +67,41 @@ macro_rules! functions {
             let one = splat(1.0);
             let large = sub(one, div(splat(2.0), add(exp(add(a, a)), one)));
             copysign(select_lt(a, splat(constants::TANH_SPLIT), small, large), x)
+        }
+
+        /// `muser_ops::pinned::math::exp` in each lane; `WIDE` for the profile of
+        /// 16 lanes, whatever the lanes here.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn exp_pinned<const WIDE: bool>(x: V) -> V {
+            let [shift, log2_e, ln2_hi, ln2_lo, c1, c2, c3, c4, c5] = pinned::EXP;
+            let z = fma(x, splat(log2_e), splat(shift));
+            let n = sub(z, splat(shift));
+            let b = fma(negate(n), splat(ln2_lo), fma(negate(n), splat(ln2_hi), x));
+            let u = mul(b, b);
+            let q = fma(
+                fma(splat(c5), b, splat(c4)),
+                u,
+                fma(splat(c3), b, splat(c2)),
+            );
+            // Far outside of what a power can be made for, j or n is infinite
+            // or NaN, and the selections below decide.
+            let near = max(splat(-200.0), min(splat(200.0), n));
+            let (zero, one) = (splat(0.0), splat(1.0));
+            if WIDE {
+                let j = fma(q, u, fma(splat(c1), b, one));
+                let far = select_lt(zero, n, splat(f32::INFINITY), zero);
+                return select_lt(splat(192.0), abs(n), far, scale_by_power(j, near));
+            }
+            let j = fma(q, u, mul(splat(c1), b));
+            let k = scale_by_power(one, max(splat(-126.0), min(splat(126.0), n)));
+            let whole = fma(j, k, k);
+            let first = select_lt(zero, n, splat(FIRST_UP), splat(FIRST_DOWN));
+            let rest = sub(near, select_lt(zero, n, splat(127.0), splat(-125.0)));
+            let second = scale_by_power(one, rest);
+            let parts = mul(fma(second, j, second), first);
+            let far = select_lt(splat(192.0), abs(n), mul(first, first), parts);
+            select_lt(splat(126.0), abs(n), far, whole)
         }
     };
 }

@@ -4,7 +4,7 @@
 //! exact by IEEE and slow (2 to 3 ns): the price of the same bits on a machine
 //! without the instruction.
 
-use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked};
+use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked, link};
 use muser_quant::{bf16, f16};
 
 /// One value.
@@ -34,6 +34,10 @@ pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
 }
 pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     x[at] = f16::from_f32(v);
+}
+/// Rounded to f16 and back.
+pub(crate) fn half(x: V) -> V {
+    f16::to_f32(f16::from_f32(x))
 }
 pub(crate) fn splat(x: f32) -> V {
     x
@@ -93,6 +97,11 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
     v
 }
 
+/// The fold by halves of the `L` values from `at` on.
+pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
+    muser_ops::pinned::dot::fold(&x[at..at + L], L)
+}
+
 /// Rows side by side of the matrix-matrix rung at 16 columns, and at 32.
 pub(crate) const ROWS_NARROW: usize = 1;
 /// See [`ROWS_NARROW`].
@@ -102,38 +111,70 @@ pub(crate) const ROWS_WIDE: usize = 1;
 pub(crate) fn prefetch(_: &[u8], _: usize, _: usize) {}
 
 /// One superblock of `R` rows with `C` panels, added to their chains.
-pub(crate) fn panel_step<const R: usize, const C: usize, const S: usize, const SIGNED: bool>(
+pub(crate) fn panel_step<
+    const R: usize,
+    const C: usize,
+    const S: usize,
+    const SIGNED: bool,
+    const LINK: u8,
+>(
     rows: &[Unpacked; R],
     panels: [&PanelBlock; C],
     acc: &mut [[[[f32; PANEL]; 2]; C]; R],
 ) {
+    // Parts of a superblock with a link of their own.
+    let parts = if LINK == link::FOURS { 4 } else { 1 };
     for (row, acc) in rows.iter().zip(acc) {
-        for (panel, [acc, accm]) in panels.iter().zip(acc) {
-            let (mut sum, mut min) = ([0i32; PANEL], [0i32; PANEL]);
-            for (k, (w, q)) in row.codes.iter().zip(&panel.q).enumerate() {
-                let scale = row.scales[k * S / 64];
-                for (sum, q) in sum.iter_mut().zip(q) {
-                    let products = w.iter().zip(q).map(|(&w, &q)| i32::from(w) * i32::from(q));
-                    *sum += scale * products.sum::<i32>();
-                }
+        for (panel, acc) in panels.iter().zip(acc) {
+            for part in 0..parts {
+                panel_part::<S, SIGNED, LINK>(row, panel, part, parts, acc);
             }
-            let sums: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
-            for (pair, sums) in row.pairs.iter().zip(sums) {
-                for (min, s) in min.iter_mut().zip(sums) {
-                    *min +=
-                        i32::from(pair[0]) * i32::from(s[0]) + i32::from(pair[1]) * i32::from(s[1]);
-                }
-            }
-            for lane in 0..PANEL {
-                let y = panel.d[lane];
-                if SIGNED {
-                    let sum = sum[lane] - (min[lane] << 5);
-                    acc[lane] = (sum as f32).mul_add(row.d * y, acc[lane]);
-                } else {
-                    acc[lane] = (sum[lane] as f32).mul_add(row.d * y, acc[lane]);
-                    accm[lane] = (min[lane] as f32).mul_add(row.dmin * y, accm[lane]);
-                }
-            }
+        }
+    }
+}
+
+/// The codes and minima of one part.
+fn panel_part<const S: usize, const SIGNED: bool, const LINK: u8>(
+    row: &Unpacked,
+    panel: &PanelBlock,
+    part: usize,
+    parts: usize,
+    [acc, accm]: &mut [[f32; PANEL]; 2],
+) {
+    let (mut sum, mut min) = ([0i32; PANEL], [0i32; PANEL]);
+    for k in part * 64 / parts..(part + 1) * 64 / parts {
+        let scale = row.scales[k * S / 64];
+        for (sum, q) in sum.iter_mut().zip(&panel.q[k]) {
+            let products = row.codes[k].iter().zip(q);
+            let products = products.map(|(&w, &q)| i32::from(w) * i32::from(q));
+            *sum += scale * products.sum::<i32>();
+        }
+    }
+    let sums: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
+    for k in part * sums.len() / parts..(part + 1) * sums.len() / parts {
+        let pair = row.pairs[k];
+        for (min, s) in min.iter_mut().zip(&sums[k]) {
+            *min += i32::from(pair[0]) * i32::from(s[0]) + i32::from(pair[1]) * i32::from(s[1]);
+        }
+    }
+    for lane in 0..PANEL {
+        let y = panel.d[lane];
+        let sum = match SIGNED {
+            true => sum[lane] - (min[lane] << 5),
+            false => sum[lane],
+        };
+        if LINK == link::TILED {
+            let value = row.d * sum as f32;
+            let value = match SIGNED {
+                true => value,
+                false => (-row.dmin).mul_add(min[lane] as f32, value),
+            };
+            acc[lane] = value.mul_add(y, acc[lane]);
+            continue;
+        }
+        acc[lane] = (sum as f32).mul_add(row.d * y, acc[lane]);
+        if !SIGNED {
+            accm[lane] = (min[lane] as f32).mul_add(row.dmin * y, accm[lane]);
         }
     }
 }

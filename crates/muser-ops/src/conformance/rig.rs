@@ -4,7 +4,7 @@ use super::compare::{self, Failure, Fault, GUARD, POISON, Seen};
 use super::report::Report;
 use super::rng::Rng;
 use crate::oracle::Oracle;
-use crate::{Backend, OpError};
+use crate::{Backend, Lane, OpError, pinned};
 
 /// A backend's buffer with what it was filled with.
 pub(super) struct Guarded<B: Backend> {
@@ -111,9 +111,26 @@ impl<B: Backend> Suite<'_, B> {
         self.report.failures.len() >= Report::LIMIT
     }
 
+    /// The case on the oracle of the subject's lane.
+    pub(super) fn oracle(&self, case: &impl Case) -> Result<Vec<Seen>, OpError> {
+        let info = self.subject.info();
+        match info.lane {
+            Lane::Strict => case.run(&Oracle),
+            Lane::Pinned(profile) => case.run(&pinned::Oracle {
+                profile,
+                threads: info.threads,
+            }),
+        }
+    }
+
+    /// Whether the subject's lane promises the same bits at every width.
+    pub(super) fn width_matters(&self) -> bool {
+        self.subject.info().lane.width_matters()
+    }
+
     /// Runs the case on the oracle and on the subject and compares.
     pub(super) fn case(&mut self, case: &impl Case) {
-        match case.run(&Oracle) {
+        match self.oracle(case) {
             Ok(want) => {
                 let expected: Vec<&[f32]> = want
                     .iter()

@@ -51,7 +51,7 @@ pub fn fold(x: &[f32], mut width: usize) -> f32 {
 }
 
 /// The fold that ends a sum by vectors, over the profile's lanes.
-fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
+pub fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
     match profile {
         Profile::LlamaCppAvx512 => fold(s, 16),
         Profile::LlamaCppAvx2 => {
@@ -96,11 +96,29 @@ pub fn vectors(
         *a = w(i).mul_add(x(i), *a);
     }
     let s: [f32; 16] = std::array::from_fn(|l| (v[0][l] + v[2][l]) + (v[1][l] + v[3][l]));
-    let sum = fold_vectors(profile, &s);
+    rest(
+        profile,
+        dtype,
+        whole..n,
+        fold_vectors(profile, &s).into(),
+        w,
+        x,
+    )
+}
+
+/// What is left after whole groups of vectors, added to their sum.
+pub fn rest(
+    profile: Profile,
+    dtype: DType,
+    left: std::ops::Range<usize>,
+    sum: f64,
+    w: impl Fn(usize) -> f32,
+    x: impl Fn(usize) -> f32,
+) -> f32 {
     if dtype == DType::F32 {
-        return rest_f32(l, whole..n, sum, w, x);
+        return rest_f32(profile.lanes(), left, sum as f32, w, x);
     }
-    (whole..n).fold(f64::from(sum), |s, i| s + f64::from(w(i) * x(i))) as f32
+    left.fold(sum, |s, i| s + f64::from(w(i) * x(i))) as f32
 }
 
 fn rest_f32(
@@ -143,5 +161,5 @@ fn vectors_bf16(
             f64::from(fold(&s, 8))
         }
     };
-    (whole..n).fold(sum, |s, i| s + f64::from(w(i) * x(i))) as f32
+    rest(profile, DType::BF16, whole..n, sum, w, x)
 }

@@ -104,21 +104,36 @@ impl Unpacked {
     };
 }
 
+/// How the integers of a superblock enter the float chains of an output. The
+/// kernels have it as a constant.
+pub(crate) mod link {
+    /// The strict lane's: one link of both chains.
+    pub(crate) const STRICT: u8 = 0;
+    /// [`InterleavedFour`](muser_ops::pinned::project::Route::InterleavedFour):
+    /// four links of both chains, of 64 codes each.
+    pub(crate) const FOURS: u8 = 1;
+    /// [`Tiled`](muser_ops::pinned::project::Route::Tiled): one chain, whose
+    /// link joins codes and minima first.
+    pub(crate) const TILED: u8 = 2;
+}
+
 /// The driver: needs `BYTES`, `SUB_BLOCKS`, `SIGNED`, `unpack(&[u8; BYTES], &mut
-/// Unpacked)` and, of the level, `step::<R, C, S, SIGNED>`, `ROWS_NARROW` and
-/// `ROWS_WIDE` in scope. `ROWS_…` are the rows side by side at 16 and at 32
-/// columns.
+/// Unpacked)` and, of the level, `panel_step::<R, C, S, SIGNED, LINK>`,
+/// `ROWS_NARROW` and `ROWS_WIDE` in scope. `ROWS_…` are the rows side by side at
+/// 16 and at 32 columns. Defines one kernel for each `name = LINK`.
 macro_rules! driver {
-    ($level:ident $(, $features:literal)?) => {
+    ($level:ident $(, $features:literal)?; $($name:ident = $link:ident),*) => {
         use super::{BYTES, SIGNED, SUB_BLOCKS};
-        use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked};
+        use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked, link};
         use crate::rows::Tile;
         use crate::simd::$level as v;
 
-        /// A tile of rows (`w`) with the columns `first .. first + columns` in
-        /// panels of `blocks` blocks.
+        $crate::kernels::matmul::entries!($($features)?; $($name = $link,)*);
+
+        /// A tile of rows (`w`) with `columns` columns in panels of `blocks`
+        /// blocks.
         $(#[target_feature(enable = $features)])?
-        pub(crate) fn matmul(
+        fn by<const LINK: u8>(
             w: &[u8],
             panels: &[PanelBlock],
             blocks: usize,
@@ -130,10 +145,11 @@ macro_rules! driver {
                 let panels = &panels[c / PANEL * blocks..];
                 if columns - c > PANEL {
                     let two = [&panels[..blocks], &panels[blocks..2 * blocks]];
-                    panel_of::<{ v::ROWS_WIDE }, 2>(w, two, (c, columns), tile);
+                    panel_of::<{ v::ROWS_WIDE }, 2, LINK>(w, two, (c, columns), tile);
                     c += 2 * PANEL;
                 } else {
-                    panel_of::<{ v::ROWS_NARROW }, 1>(w, [&panels[..blocks]], (c, columns), tile);
+                    let one = [&panels[..blocks]];
+                    panel_of::<{ v::ROWS_NARROW }, 1, LINK>(w, one, (c, columns), tile);
                     c += PANEL;
                 }
             }
@@ -141,7 +157,7 @@ macro_rules! driver {
 
         /// `C` panels from column `c` on, `R` rows side by side.
         $(#[target_feature(enable = $features)])?
-        fn panel_of<const R: usize, const C: usize>(
+        fn panel_of<const R: usize, const C: usize, const LINK: u8>(
             w: &[u8],
             panels: [&[PanelBlock]; C],
             (c, columns): (usize, usize),
@@ -162,7 +178,7 @@ macro_rules! driver {
                         v::prefetch(row, (b + 2) * BYTES, BYTES);
                         unpack(&row.as_chunks::<BYTES>().0[b], to);
                     }
-                    v::panel_step::<R, C, SUB_BLOCKS, SIGNED>(&unpacked, panel, acc);
+                    v::panel_step::<R, C, SUB_BLOCKS, SIGNED, LINK>(&unpacked, panel, acc);
                 }
             }
             for (r, acc) in acc.iter().enumerate().take(rows) {
@@ -170,7 +186,8 @@ macro_rules! driver {
                     let first = c + i * PANEL;
                     for column in first..columns.min(first + PANEL) {
                         let lane = column - first;
-                        let value = if SIGNED { acc[lane] } else { acc[lane] - accm[lane] };
+                        let one_chain = SIGNED || LINK == link::TILED;
+                        let value = if one_chain { acc[lane] } else { acc[lane] - accm[lane] };
                         tile.set(column, r, &[value]);
                     }
                 }
@@ -179,4 +196,25 @@ macro_rules! driver {
     };
 }
 
-pub(crate) use driver;
+/// The kernels of a [`driver`], one a link rule.
+macro_rules! entries {
+    ($($features:literal)?;) => {};
+    ($($features:literal)?; $name:ident = $link:ident, $($rest:tt)*) => {
+        /// A tile of rows (`w`) with `columns` columns in panels of `blocks`
+        /// blocks.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn $name(
+            w: &[u8],
+            panels: &[PanelBlock],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
+            by::<{ link::$link }>(w, panels, blocks, columns, tile);
+        }
+
+        $crate::kernels::matmul::entries!($($features)?; $($rest)*);
+    };
+}
+
+pub(crate) use {driver, entries};

@@ -38,14 +38,41 @@ pub(crate) mod q6_k;
 /// Rows that a K-quant kernel computes side by side.
 pub(crate) const ROWS: usize = 4;
 
-/// The driver of a K-quant kernel: needs `quad::<N>(rows, x, ahead) -> [[f32;
-/// 4]; N]` and `BYTES` in scope; `ahead` begins at the first of the four rows.
+/// The driver of a K-quant kernel: needs `quad::<N, LINK>(rows, x, ahead) ->
+/// [[f32; 4]; N]` and `BYTES` in scope; `ahead` begins at the first of the four
+/// rows.
 #[cfg(target_arch = "x86_64")]
 macro_rules! k_quant_driver {
     ($features:literal) => {
+        use crate::kernels::matmul::link;
+
         /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
         #[target_feature(enable = $features)]
         pub(crate) fn matvec(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
+            by::<{ link::STRICT }>(w, x, blocks, columns, tile);
+        }
+
+        /// The same by the tiled route of the pinned lane.
+        #[target_feature(enable = $features)]
+        pub(crate) fn matvec_tiled(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
+            by::<{ link::TILED }>(w, x, blocks, columns, tile);
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn by<const LINK: u8>(
             w: &[u8],
             x: &[Block],
             blocks: usize,
@@ -56,17 +83,17 @@ macro_rules! k_quant_driver {
             while c < columns {
                 let x = &x[c * blocks..];
                 c += match columns - c {
-                    1 => block_of::<1>(w, x, blocks, c, tile),
-                    2 | 3 => block_of::<2>(w, x, blocks, c, tile),
-                    4..8 => block_of::<4>(w, x, blocks, c, tile),
-                    _ => block_of::<8>(w, x, blocks, c, tile),
+                    1 => block_of::<1, LINK>(w, x, blocks, c, tile),
+                    2 | 3 => block_of::<2, LINK>(w, x, blocks, c, tile),
+                    4..8 => block_of::<4, LINK>(w, x, blocks, c, tile),
+                    _ => block_of::<8, LINK>(w, x, blocks, c, tile),
                 };
             }
         }
 
         /// The columns `c .. c + N`; gives N.
         #[target_feature(enable = $features)]
-        fn block_of<const N: usize>(
+        fn block_of<const N: usize, const LINK: u8>(
             w: &[u8],
             x: &[Block],
             blocks: usize,
@@ -81,7 +108,7 @@ macro_rules! k_quant_driver {
                     w[row * row_bytes..][..row_bytes].as_chunks().0
                 });
                 let ahead = &w[r * row_bytes..];
-                for (i, values) in quad(rows, x, ahead).iter().enumerate() {
+                for (i, values) in quad::<N, LINK>(rows, x, ahead).iter().enumerate() {
                     tile.set(c + i, r, values);
                 }
             }
@@ -103,6 +130,27 @@ macro_rules! k_quant_scalar {
             columns: usize,
             tile: &mut Tile<'_>,
         ) {
+            by::<false>(w, x, blocks, columns, tile);
+        }
+
+        /// The same by the tiled route of the pinned lane.
+        pub(crate) fn matvec_tiled(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
+            by::<true>(w, x, blocks, columns, tile);
+        }
+
+        fn by<const TILED: bool>(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
             let row_bytes = blocks * BYTES;
             let mut chains = vec![[0.0f32; 2]; columns];
             for r in 0..tile.rows() {
@@ -113,12 +161,19 @@ macro_rules! k_quant_scalar {
                     for (c, [acc, accm]) in chains.iter_mut().enumerate() {
                         let x = &x[c * blocks + b];
                         let (sum, min) = block.dot(x);
+                        if TILED {
+                            let value = sum as f32 * block.d;
+                            let value = (-block.dmin).mul_add(min as f32, value);
+                            *acc = value.mul_add(x.d, *acc);
+                            continue;
+                        }
                         *acc = (sum as f32).mul_add(block.d * x.d, *acc);
                         *accm = (min as f32).mul_add(block.dmin * x.d, *accm);
                     }
                 }
                 for (c, [acc, accm]) in chains.iter().enumerate() {
-                    tile.set(c, r, &[result(*acc, *accm)]);
+                    let value = if TILED { *acc } else { result(*acc, *accm) };
+                    tile.set(c, r, &[value]);
                 }
             }
         }
@@ -134,7 +189,9 @@ macro_rules! with_minima {
         use crate::kernels::matvec::{ROWS, k_quant_driver};
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
-        use crate::simd::avx2::{chain4, difference4, load_sums8, prefetch, unpack_header, zero4};
+        use crate::simd::avx2::{
+            chain4, difference4, load_sums8, prefetch, tiled_min4, to_array4, unpack_header, zero4,
+        };
         use crate::simd::avx512 as v;
 
         k_quant_driver!($features);
@@ -142,7 +199,7 @@ macro_rules! with_minima {
         /// Four rows with N columns.
         #[inline]
         #[target_feature(enable = $features)]
-        fn quad<const N: usize>(
+        fn quad<const N: usize, const LINK: u8>(
             rows: [&[[u8; BYTES]]; ROWS],
             x: [&[Block]; N],
             ahead: &[u8],
@@ -167,11 +224,19 @@ macro_rules! with_minima {
                 let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
                 for n in 0..N {
                     let x = &x[n][b];
-                    acc[n] = chain4(v::sum4(sums[n]), factors.0, x.d, acc[n]);
+                    let sum = v::sum4(sums[n]);
                     let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
                     let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
+                    if LINK == link::TILED {
+                        acc[n] = tiled_min4((sum, min), factors, x.d, acc[n]);
+                        continue;
+                    }
+                    acc[n] = chain4(sum, factors.0, x.d, acc[n]);
                     accm[n] = chain4(min, factors.1, x.d, accm[n]);
                 }
+            }
+            if LINK == link::TILED {
+                return std::array::from_fn(|n| to_array4(acc[n]));
             }
             std::array::from_fn(|n| difference4(acc[n], accm[n]))
         }
@@ -190,7 +255,8 @@ macro_rules! with_minima {
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
         use crate::simd::avx2::{
-            self as v, chain4, difference4, factors4, load_sums8, prefetch, unpack_header, zero4,
+            self as v, chain4, difference4, factors4, load_sums8, prefetch, tiled_min4, to_array4,
+            unpack_header, zero4,
         };
 
         k_quant_driver!($features);
@@ -198,7 +264,7 @@ macro_rules! with_minima {
         /// Four rows with N columns.
         #[inline]
         #[target_feature(enable = $features)]
-        fn quad<const N: usize>(
+        fn quad<const N: usize, const LINK: u8>(
             rows: [&[[u8; BYTES]]; ROWS],
             x: [&[Block]; N],
             ahead: &[u8],
@@ -224,9 +290,17 @@ macro_rules! with_minima {
                 let (d, dmin) = (factors4(four, 0), factors4(four, 2));
                 for n in 0..N {
                     let y = x[n][b].d;
-                    acc[n] = chain4(v::sum4(sums[n]), d, y, acc[n]);
-                    accm[n] = chain4(v::sum4_narrow(mins[n]), dmin, y, accm[n]);
+                    let (sum, min) = (v::sum4(sums[n]), v::sum4_narrow(mins[n]));
+                    if LINK == link::TILED {
+                        acc[n] = tiled_min4((sum, min), (d, dmin), y, acc[n]);
+                        continue;
+                    }
+                    acc[n] = chain4(sum, d, y, acc[n]);
+                    accm[n] = chain4(min, dmin, y, accm[n]);
                 }
+            }
+            if LINK == link::TILED {
+                return std::array::from_fn(|n| to_array4(acc[n]));
             }
             std::array::from_fn(|n| difference4(acc[n], accm[n]))
         }

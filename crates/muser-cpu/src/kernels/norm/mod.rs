@@ -1,6 +1,9 @@
 //! RMS norms: a row, the heads of a row, and the residual tail.
 //!
-//! Contract: [`muser_ops::norm`]. The sum of squares runs in 256 lanes, 256 /
+//! Contract: [`muser_ops::norm`], and [`muser_ops::pinned::norm`] for the
+//! kernels named `…_pinned`, which differ in the sum of squares alone: a chain
+//! of f64 additions, four of them side by side where there are heads.
+//! The sum of squares runs in 256 lanes, 256 /
 //! LANES accumulators, so no level waits for the latency of its fma; the row is
 //! read twice, the second time from L1.
 //!
@@ -17,7 +20,7 @@ pub(crate) mod scalar;
 macro_rules! kernels {
     ($level:ident $(, $features:literal)?) => {
         use crate::simd::$level as v;
-        use muser_ops::{norm, reduce};
+        use muser_ops::{norm, pinned, reduce};
 
         const VECTORS: usize = reduce::LANES / v::LANES;
 
@@ -57,10 +60,41 @@ macro_rules! kernels {
             norm::scale(v::halve_lanes(acc[0]), x.len(), eps)
         }
 
+        /// The pinned lane's factors of four rows.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn scales_pinned(rows: [&[f32]; 4], eps: f32) -> [f32; 4] {
+            let mut sums = [0.0f64; 4];
+            let n = rows[0].len();
+            for i in 0..n {
+                for (sum, row) in sums.iter_mut().zip(rows) {
+                    *sum += f64::from(row[i] * row[i]);
+                }
+            }
+            sums.map(|sum| pinned::norm::factor(sum, n, eps))
+        }
+
         /// `out = norm(x)`, with or without weights.
         $(#[target_feature(enable = $features)])?
         pub(crate) fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
-            let r = scale(x, eps);
+            scaled(x, scale(x, eps), weight, out);
+        }
+
+        /// The same in the pinned lane.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn rms_norm_pinned(
+            x: &[f32],
+            weight: Option<&[f32]>,
+            eps: f32,
+            out: &mut [f32],
+        ) {
+            scaled(x, pinned::norm::scale(x, eps), weight, out);
+        }
+
+        /// `out = (x · r) · w`.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn scaled(x: &[f32], r: f32, weight: Option<&[f32]>, out: &mut [f32]) {
             let rv = v::splat(r);
             let whole = x.len() / v::LANES * v::LANES;
             match weight {
@@ -88,23 +122,56 @@ macro_rules! kernels {
         $(#[target_feature(enable = $features)])?
         pub(crate) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
             for head in x.chunks_exact_mut(weight.len()) {
-                let r = scale(head, eps);
-                let rv = v::splat(r);
-                let whole = head.len() / v::LANES * v::LANES;
-                for at in (0..whole).step_by(v::LANES) {
-                    let y = v::mul(v::mul(v::load(head, at), rv), v::load(weight, at));
-                    v::store(head, at, y);
+                scaled_head(head, scale(head, eps), weight);
+            }
+        }
+
+        /// The same in the pinned lane.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn head_norm_pinned(x: &mut [f32], weight: &[f32], eps: f32) {
+            let d = weight.len();
+            for heads in x.chunks_mut(4 * d) {
+                let count = heads.len() / d;
+                // Missing heads repeat the last.
+                let of = |h: usize| &heads[h.min(count - 1) * d..][..d];
+                let scales = scales_pinned([of(0), of(1), of(2), of(3)], eps);
+                for (head, r) in heads.chunks_exact_mut(d).zip(scales) {
+                    scaled_head(head, r, weight);
                 }
-                for at in whole..head.len() {
-                    head[at] = head[at] * r * weight[at];
-                }
+            }
+        }
+
+        /// `x = (x · r) · w`.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn scaled_head(head: &mut [f32], r: f32, weight: &[f32]) {
+            let rv = v::splat(r);
+            let whole = head.len() / v::LANES * v::LANES;
+            for at in (0..whole).step_by(v::LANES) {
+                let y = v::mul(v::mul(v::load(head, at), rv), v::load(weight, at));
+                v::store(head, at, y);
+            }
+            for at in whole..head.len() {
+                head[at] = head[at] * r * weight[at];
             }
         }
 
         /// `x += norm(y)`.
         $(#[target_feature(enable = $features)])?
         pub(crate) fn add_rms_norm(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
-            let r = scale(y, eps);
+            add_scaled(x, y, scale(y, eps), weight);
+        }
+
+        /// The same in the pinned lane.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn add_rms_norm_pinned(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
+            add_scaled(x, y, pinned::norm::scale(y, eps), weight);
+        }
+
+        /// `x += (y · r) · w`.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn add_scaled(x: &mut [f32], y: &[f32], r: f32, weight: &[f32]) {
             let rv = v::splat(r);
             let whole = y.len() / v::LANES * v::LANES;
             for at in (0..whole).step_by(v::LANES) {

@@ -5,5 +5,5 @@ use crate::kernels::matvec::q4_k::avx512::unpack_to as unpack;
 
 crate::kernels::matmul::driver!(
     avx512,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"; matmul = STRICT, matmul_tiled = TILED, matmul_fours = FOURS
 );

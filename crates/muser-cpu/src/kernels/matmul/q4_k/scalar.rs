@@ -3,4 +3,4 @@
 
 use crate::kernels::matvec::q4_k::scalar::unpack_to as unpack;
 
-crate::kernels::matmul::driver!(scalar);
+crate::kernels::matmul::driver!(scalar; matmul = STRICT, matmul_tiled = TILED, matmul_fours = FOURS);

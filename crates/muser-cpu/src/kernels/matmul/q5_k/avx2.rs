@@ -3,4 +3,4 @@
 
 use crate::kernels::matvec::q5_k::avx2::unpack_to as unpack;
 
-crate::kernels::matmul::driver!(avx2, "avx2,fma,f16c");
+crate::kernels::matmul::driver!(avx2, "avx2,fma,f16c"; matmul = STRICT, matmul_tiled = TILED);

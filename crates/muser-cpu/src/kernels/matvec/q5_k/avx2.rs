@@ -13,7 +13,7 @@ with_minima!(avx2, "avx2,fma,f16c");
 /// The 256 codes in natural order.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn codes(w: &[u8; BYTES]) -> [__m256i; 8] {
+pub(crate) fn codes(w: &[u8; BYTES]) -> [__m256i; 8] {
     let nibble = _mm256_set1_epi8(15);
     let high = v::load256(w, 16);
     let bit4 = _mm256_set1_epi8(16);

@@ -10,8 +10,8 @@ use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
 use crate::simd::avx2::{
-    self as v, chain4, factors4, load_sums16, load128, prefetch, to_array4, unpack_signed_header,
-    zero4,
+    self as v, chain4, factors4, load_sums16, load128, prefetch, tiled4, to_array4,
+    unpack_signed_header, zero4,
 };
 use muser_quant::q6_k::BYTES;
 use std::arch::x86_64::*;
@@ -21,7 +21,7 @@ k_quant_driver!("avx2,fma,f16c");
 /// Four rows with N columns.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quad<const N: usize>(
+fn quad<const N: usize, const LINK: u8>(
     rows: [&[[u8; BYTES]]; ROWS],
     x: [&[Block]; N],
     ahead: &[u8],
@@ -44,7 +44,11 @@ fn quad<const N: usize>(
         }
         let d = factors4([&w[0][..], &w[1][..], &w[2][..], &w[3][..]], 208);
         for n in 0..N {
-            acc[n] = chain4(v::sum4(sums[n]), d, x[n][b].d, acc[n]);
+            let (sum, y) = (v::sum4(sums[n]), x[n][b].d);
+            acc[n] = match LINK {
+                link::TILED => tiled4(sum, d, y, acc[n]),
+                _ => chain4(sum, d, y, acc[n]),
+            };
         }
     }
     std::array::from_fn(|n| to_array4(acc[n]))
@@ -53,7 +57,7 @@ fn quad<const N: usize>(
 /// Σ scale · code · activation in 8 lanes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
+pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
     let low = _mm256_permute2x128_si256::<0x00>(scales, scales);
     let high = _mm256_permute2x128_si256::<0x11>(scales, scales);
     let mut sum = _mm256_setzero_si256();
@@ -72,7 +76,7 @@ fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
 /// The 256 codes, `0..=63`, in natural order.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn codes(w: &[u8; BYTES]) -> [__m256i; 8] {
+pub(crate) fn codes(w: &[u8; BYTES]) -> [__m256i; 8] {
     let nibble = _mm256_set1_epi8(15);
     let pair = _mm256_set1_epi8(0x30);
     let mut out = [_mm256_setzero_si256(); 8];

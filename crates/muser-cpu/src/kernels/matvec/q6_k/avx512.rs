@@ -11,7 +11,8 @@ use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
 use crate::simd::avx2::{
-    chain4, factors4, load_sums16, load128, prefetch, to_array4, unpack_signed_header, zero4,
+    chain4, factors4, load_sums16, load128, prefetch, tiled4, to_array4, unpack_signed_header,
+    zero4,
 };
 use crate::simd::avx512 as v;
 use muser_quant::q6_k::BYTES;
@@ -22,7 +23,7 @@ k_quant_driver!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 /// Four rows with N columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn quad<const N: usize>(
+fn quad<const N: usize, const LINK: u8>(
     rows: [&[[u8; BYTES]]; ROWS],
     x: [&[Block]; N],
     ahead: &[u8],
@@ -47,7 +48,11 @@ fn quad<const N: usize>(
             }
         }
         for n in 0..N {
-            acc[n] = chain4(v::sum4(sums[n]), d, x[n][b].d, acc[n]);
+            let (sum, y) = (v::sum4(sums[n]), x[n][b].d);
+            acc[n] = match LINK {
+                link::TILED => tiled4(sum, d, y, acc[n]),
+                _ => chain4(sum, d, y, acc[n]),
+            };
         }
     }
     std::array::from_fn(|n| to_array4(acc[n]))

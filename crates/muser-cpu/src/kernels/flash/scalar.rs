@@ -1,0 +1,3 @@
+//! The pinned lane's attention, one value at a time.
+
+super::kernels!(scalar);
