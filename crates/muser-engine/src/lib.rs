@@ -11,6 +11,8 @@
 //! [`Backend`](muser_ops::Backend).
 #![forbid(unsafe_code)]
 
+mod batch;
+mod codec;
 mod error;
 mod generate;
 mod model;
@@ -19,13 +21,18 @@ mod score;
 mod session;
 mod stop;
 
+pub use batch::{Advance, Batch, Refused};
+pub use codec::{Codec, tokenizer_spec};
 pub use error::Error;
 pub use generate::{Event, Generation, generate};
-pub use model::{Model, tokenizer_spec};
+pub use model::Model;
+/// The file format and what computes, for crates above that depend on neither.
+pub use muser_model::{Want, gguf};
+pub use muser_ops::{Backend, Lane};
 pub use sampler::{Sampler, SamplingParams};
-pub use score::log_prob;
+pub use score::{LogProbs, log_prob};
 pub use session::{Session, SyncReport};
-pub use stop::{GenerateOptions, MAX_STOP_BYTES, StopReason};
+pub use stop::{GenerateOptions, MAX_STOP_BYTES, StopMatcher, StopReason};
 
 /// A token id: a row of the embedding table.
 pub type Token = u32;

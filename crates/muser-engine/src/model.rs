@@ -1,47 +1,29 @@
 //! A loaded model: what sessions share.
 
-use crate::{Error, Token};
-use muser_model::gguf::{self, Gguf};
+use crate::{Codec, Error, Token};
+use muser_model::gguf::Gguf;
 use muser_model::{Config, Transformer};
 use muser_ops::Backend;
-use muser_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, Special};
-use muser_text::{Tokenizer, TokenizerSpec};
+use muser_text::{ChatTemplate, Message, Tokenizer};
 use std::sync::Arc;
 
 /// A model: the transformer and, where the file has them, tokenizer and chat
 /// template. Immutable; sessions share it through an [`Arc`].
 pub struct Model<B: Backend> {
     transformer: Transformer<B>,
-    tokenizer: Option<Tokenizer>,
-    template: Option<Result<ChatTemplate, String>>,
-    header_end: Option<Token>,
+    codec: Codec,
 }
 
 impl<B: Backend> Model<B> {
     /// Loads a model; its weights stay in the file.
     ///
-    /// A template that does not compile is no reason to refuse the model: it
-    /// is an error when a chat is asked for.
-    ///
     /// # Errors
-    /// A file that is no such model, a weight that the backend refuses, or a
-    /// tokenizer that cannot be built as the file describes it.
+    /// A file that is no such model, a weight that the backend refuses, or
+    /// [`Codec::load`]'s.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, Error> {
-        let transformer = Transformer::load(gguf, backend)?;
-        let tokenizer = match tokenizer_spec(gguf)? {
-            Some(spec) => Some(Tokenizer::new(spec)?),
-            None => None,
-        };
-        let template = template(gguf, tokenizer.as_ref())?;
-        let header_end = match (&tokenizer, &template) {
-            (Some(tokenizer), Some(Ok(template))) => header_end(tokenizer, template),
-            _ => None,
-        };
         Ok(Self {
-            transformer,
-            tokenizer,
-            template,
-            header_end,
+            transformer: Transformer::load(gguf, backend)?,
+            codec: Codec::load(gguf)?,
         })
     }
 
@@ -55,12 +37,17 @@ impl<B: Backend> Model<B> {
         self.transformer.config()
     }
 
+    /// Tokenizer and chat template.
+    pub fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
     /// The tokenizer.
     ///
     /// # Errors
     /// The file has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
-        self.tokenizer.as_ref().ok_or(Error::NoTokenizer)
+        self.codec.tokenizer()
     }
 
     /// The chat template.
@@ -68,72 +55,34 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// The file has none, or one that does not compile.
     pub fn chat_template(&self) -> Result<&ChatTemplate, Error> {
-        match &self.template {
-            None => Err(Error::NoChatTemplate),
-            Some(Ok(template)) => Ok(template),
-            Some(Err(reason)) => Err(Error::BadChatTemplate {
-                reason: reason.clone(),
-            }),
-        }
+        self.codec.chat_template()
     }
 
     /// Whether the model ends its answer with this token.
     pub fn is_end(&self, token: Token) -> bool {
-        let tokenizer = self.tokenizer.as_ref();
-        tokenizer.is_some_and(|t| t.eog().contains(token))
+        self.codec.is_end(token)
     }
 
-    /// The tokens of a text to be continued as it stands, with the start token
-    /// if the file wishes one. Special tokens written in the text are letters.
+    /// [`Codec::raw_prompt`].
     ///
     /// # Errors
     /// The file has no tokenizer, or the text cannot be encoded.
     pub fn raw_prompt(&self, text: &str) -> Result<Vec<Token>, Error> {
-        let tokenizer = self.tokenizer()?;
-        let options = EncodeOptions {
-            special: Special::Plain,
-            add_bos: tokenizer.add_bos(),
-        };
-        Ok(tokenizer.encode(text, options)?)
+        self.codec.raw_prompt(text)
     }
 
-    /// The tokens of a conversation, up to where the model's answer begins.
-    ///
-    /// The template writes special tokens as text, so those in a message's text
-    /// are parsed as well: whoever may not write one must not get this far with
-    /// it.
+    /// [`Codec::chat_prompt`].
     ///
     /// # Errors
     /// No tokenizer, no template, one that does not compile or fails on these
     /// messages.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<Token>, Error> {
-        let options = RenderOptions {
-            add_generation_prompt: true,
-            ..RenderOptions::default()
-        };
-        let tokenizer = self.tokenizer()?;
-        let text = self.chat_template()?.render(messages, options)?;
-        let options = |add_bos| EncodeOptions {
-            special: Special::Parse,
-            add_bos,
-        };
-        let tokens = tokenizer.encode(&text, options(false))?;
-        // Most templates write the start token themselves; one is enough.
-        if tokenizer.add_bos() && tokens.first().copied() != tokenizer.bos() {
-            return Ok(tokenizer.encode(&text, options(true))?);
-        }
-        Ok(tokens)
+        self.codec.chat_prompt(messages)
     }
 
-    /// The control token at which the header of a chat's answer ends, where the
-    /// template leaves a header for the model to write.
-    ///
-    /// Muse Glimmer's prompt ends after `<|start|>assistant`; the model goes on
-    /// with ` to=user<|message|>`, and only then comes the answer. Found by
-    /// comparing the prompt with how the template writes an answer that is
-    /// given.
+    /// [`Codec::header_end`].
     pub fn header_end(&self) -> Option<Token> {
-        self.header_end
+        self.codec.header_end()
     }
 
     /// Refuses the first token that the vocabulary lacks; `at` is the position
@@ -155,92 +104,7 @@ impl<B: Backend> std::fmt::Debug for Model<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model")
             .field("config", self.config())
-            .field("tokenizer", &self.tokenizer.is_some())
-            .field("template", &self.template.is_some())
+            .field("codec", &self.codec)
             .finish()
     }
-}
-
-fn header_end(tokenizer: &Tokenizer, template: &ChatTemplate) -> Option<Token> {
-    const ANSWER: &str = "\u{e000}";
-    let message = |role: &str, content: &str| Message {
-        role: role.to_owned(),
-        content: content.to_owned(),
-        ..Message::default()
-    };
-    let mut messages = vec![message("user", "a")];
-    let render = |messages: &[Message], add_generation_prompt| {
-        let options = RenderOptions {
-            add_generation_prompt,
-            ..RenderOptions::default()
-        };
-        template.render(messages, options).ok()
-    };
-    let prompt = render(&messages, true)?;
-    messages.push(message("assistant", ANSWER));
-    let given = render(&messages, false)?;
-    let (before, _) = given.split_once(ANSWER)?;
-    let options = EncodeOptions {
-        special: Special::Parse,
-        add_bos: false,
-    };
-    let header = tokenizer
-        .encode(before.strip_prefix(&*prompt)?, options)
-        .ok()?;
-    header.last().copied().filter(|&t| tokenizer.is_control(t))
-}
-
-/// What a file says about its tokenizer; `None` if it has none.
-///
-/// # Errors
-/// A key of the wrong type.
-pub fn tokenizer_spec(gguf: &Gguf) -> Result<Option<TokenizerSpec>, Error> {
-    read_spec(gguf).map_err(|e| Error::Model(e.into()))
-}
-
-fn read_spec(gguf: &Gguf) -> Result<Option<TokenizerSpec>, gguf::Error> {
-    let keys = gguf.metadata();
-    let name = |key: &str| format!("tokenizer.ggml.{key}");
-    let Some(model) = keys.opt_string(&name("model"))? else {
-        return Ok(None);
-    };
-    if matches!(model, "none" | "no_vocab") {
-        return Ok(None);
-    }
-    let id = |key: &str| keys.opt_u32(&name(key));
-    let flag = |key: &str| Ok::<_, gguf::Error>(keys.opt_bool(&name(key))?.unwrap_or(false));
-    let merges = keys.opt_strings(&name("merges"))?;
-    Ok(Some(TokenizerSpec {
-        model: model.to_owned(),
-        pre: keys.opt_string(&name("pre"))?.map(str::to_owned),
-        tokens: owned(keys.strings(&name("tokens"))?),
-        token_types: keys.opt_i32s(&name("token_type"))?,
-        merges: merges.map_or_else(Vec::new, owned),
-        bos: id("bos_token_id")?,
-        eos: id("eos_token_id")?,
-        eot: id("eot_token_id")?,
-        eom: id("eom_token_id")?,
-        unknown: id("unknown_token_id")?,
-        padding: id("padding_token_id")?,
-        add_bos: flag("add_bos_token")?,
-        add_eos: flag("add_eos_token")?,
-        extra_eog: Vec::new(),
-    }))
-}
-
-fn owned(strings: &gguf::Strings) -> Vec<String> {
-    strings.iter().map(str::to_owned).collect()
-}
-
-type Template = Option<Result<ChatTemplate, String>>;
-
-fn template(gguf: &Gguf, tokenizer: Option<&Tokenizer>) -> Result<Template, Error> {
-    let source = gguf.metadata().opt_string("tokenizer.chat_template");
-    let source = source.map_err(|e| Error::Model(e.into()))?;
-    let (Some(source), Some(tokenizer)) = (source, tokenizer) else {
-        return Ok(None);
-    };
-    let text = |id: Option<Token>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or("");
-    let compiled = ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()));
-    Ok(Some(compiled.map_err(|e| e.to_string())))
 }

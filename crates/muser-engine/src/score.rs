@@ -1,6 +1,7 @@
 //! How likely a token was.
 
 use crate::Token;
+use crate::sampler::Ranked;
 
 /// The natural logarithm of a token's probability, from the logits before it;
 /// `None` if there is no such token.
@@ -13,15 +14,52 @@ use crate::Token;
 /// exp and ln are the `libm` crate's, so that perplexities have the same digits
 /// everywhere.
 pub fn log_prob(logits: &[f32], token: Token) -> Option<f64> {
-    let chosen = f64::from(*logits.get(token as usize)?);
-    let max = logits
-        .iter()
-        .fold(f32::NEG_INFINITY, |m, &l| if l > m { l } else { m });
-    let max = f64::from(max);
-    let sum = logits
-        .iter()
-        .fold(0.0, |s, &l| s + libm::exp(f64::from(l) - max));
-    Some((chosen - max) - libm::log(sum))
+    LogProbs::new(logits).of(token)
+}
+
+/// The log-probabilities of all tokens at one place, as [`log_prob`] gives
+/// them, with the sum taken once.
+#[derive(Clone, Copy, Debug)]
+pub struct LogProbs<'a> {
+    logits: &'a [f32],
+    max: f64,
+    ln_sum: f64,
+}
+
+impl<'a> LogProbs<'a> {
+    /// Of the distribution that these logits are.
+    pub fn new(logits: &'a [f32]) -> Self {
+        let max = logits
+            .iter()
+            .fold(f32::NEG_INFINITY, |m, &l| if l > m { l } else { m });
+        let max = f64::from(max);
+        let sum = logits
+            .iter()
+            .fold(0.0, |s, &l| s + libm::exp(f64::from(l) - max));
+        Self {
+            logits,
+            max,
+            ln_sum: libm::log(sum),
+        }
+    }
+
+    /// Of one token; `None` if there is no such token.
+    pub fn of(&self, token: Token) -> Option<f64> {
+        let logit = f64::from(*self.logits.get(token as usize)?);
+        Some((logit - self.max) - self.ln_sum)
+    }
+
+    /// The `k` likeliest tokens, the likeliest first, the lower id on ties.
+    pub fn top(&self, k: usize) -> Vec<(Token, f64)> {
+        let mut ranked = Ranked::default();
+        // Adding zero turns -0 into +0: the two must tie.
+        let logits: Vec<f32> = self.logits.iter().map(|l| l + 0.0).collect();
+        ranked.fill(&logits);
+        let tokens = (0..k.min(logits.len())).map_while(|rank| ranked.get(rank));
+        tokens
+            .filter_map(|(token, _)| Some((token, self.of(token)?)))
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -40,5 +78,14 @@ mod tests {
         let want = -libm::log1p(libm::exp(-1.0));
         let got = log_prob(&[20_000.0, 20_001.0], 1).unwrap();
         assert!((got - want).abs() < 1e-15, "{got} {want}");
+    }
+
+    #[test]
+    fn the_likeliest_come_first_and_ties_go_by_id() {
+        let logits = [0.0, 2.0, -0.0, 5.0, 2.0];
+        let all = LogProbs::new(&logits);
+        let ids: Vec<Token> = all.top(9).iter().map(|t| t.0).collect();
+        assert_eq!(ids, [3, 1, 4, 0, 2]);
+        assert_eq!(all.top(2)[1], (1, log_prob(&logits, 1).unwrap()));
     }
 }

@@ -16,12 +16,26 @@ const STEP: usize = 512;
 /// can keep. Whatever way it takes, the logits have the same bits.
 pub struct Session<B: Backend> {
     model: Arc<Model<B>>,
-    cache: Cache<B>,
+    pub(crate) cache: Cache<B>,
     context: usize,
     /// What the cache holds.
-    tokens: Vec<Token>,
+    pub(crate) tokens: Vec<Token>,
     /// After the last token; empty before the first.
-    logits: Vec<f32>,
+    pub(crate) logits: Vec<f32>,
+}
+
+/// Another session with the same past. It costs no copy of it: the storage is
+/// shared until one of the two writes.
+impl<B: Backend> Clone for Session<B> {
+    fn clone(&self) -> Self {
+        Self {
+            model: self.model.clone(),
+            cache: self.cache.clone(),
+            context: self.context,
+            tokens: self.tokens.clone(),
+            logits: self.logits.clone(),
+        }
+    }
 }
 
 /// What [`Session::sync`] did.
@@ -119,9 +133,7 @@ impl<B: Backend> Session<B> {
                 evaluated: 0,
             });
         }
-        let common = self.tokens.iter().zip(tokens);
-        let common = common.take_while(|(a, b)| a == b).count();
-        let reused = self.cut_back(common.min(tokens.len() - 1));
+        let reused = self.keep_prefix(tokens);
         for step in tokens[reused..].chunks(STEP) {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
@@ -132,6 +144,20 @@ impl<B: Backend> Session<B> {
             reused,
             evaluated: tokens.len() - reused,
         })
+    }
+
+    /// Cuts back to the longest common prefix with `tokens` that leaves one of
+    /// them to evaluate, or, if the cache no longer can, to nothing; how many
+    /// tokens are left.
+    pub fn keep_prefix(&mut self, tokens: &[Token]) -> usize {
+        let common = self.tokens.iter().zip(tokens);
+        let common = common.take_while(|(a, b)| a == b).count();
+        self.cut_back(common.min(tokens.len().saturating_sub(1)))
+    }
+
+    /// Bytes of K and V held, those shared with clones included.
+    pub fn bytes(&self) -> u64 {
+        self.cache.bytes()
     }
 
     /// Evaluates one more token.
@@ -166,7 +192,7 @@ impl<B: Backend> Session<B> {
         self.logits.clear();
     }
 
-    fn check_room(&self, needed: usize) -> Result<(), Error> {
+    pub(crate) fn check_room(&self, needed: usize) -> Result<(), Error> {
         if needed <= self.context {
             return Ok(());
         }

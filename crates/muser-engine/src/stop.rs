@@ -51,13 +51,17 @@ impl StopReason {
 /// Finds the first stop string in a text that comes in pieces, and lets
 /// through only what cannot be part of one.
 #[derive(Clone, Debug)]
-pub(crate) struct StopMatcher {
+pub struct StopMatcher {
     strings: Vec<String>,
     held: String,
 }
 
 impl StopMatcher {
-    pub(crate) fn new(strings: &[String]) -> Result<Self, Error> {
+    /// A matcher at the beginning of a text.
+    ///
+    /// # Errors
+    /// A string that is empty or longer than [`MAX_STOP_BYTES`].
+    pub fn new(strings: &[String]) -> Result<Self, Error> {
         for s in strings {
             if s.is_empty() || s.len() > MAX_STOP_BYTES {
                 return Err(Error::Parameter {
@@ -76,7 +80,7 @@ impl StopMatcher {
     /// Takes a piece; gives the text that is safe to show, and the stop string
     /// that ended it, if one did: the one complete first, the longest of those.
     /// Where the pieces are cut makes no difference.
-    pub(crate) fn push(&mut self, text: &str) -> (String, Option<String>) {
+    pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         if self.strings.is_empty() {
             return (text.to_owned(), None);
         }
@@ -98,7 +102,7 @@ impl StopMatcher {
     }
 
     /// What was held back: the text ended without a stop string.
-    pub(crate) fn finish(&mut self) -> String {
+    pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 

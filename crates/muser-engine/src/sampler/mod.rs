@@ -27,7 +27,7 @@ pub use params::SamplingParams;
 
 use crate::{Error, Token};
 use muser_ops::math;
-use ranked::Ranked;
+pub(crate) use ranked::Ranked;
 use rng::Uniform;
 
 /// A sampler: settings and the state of its random numbers.
