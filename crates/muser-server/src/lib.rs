@@ -1,0 +1,2 @@
+//! An OpenAI-compatible server over the engine.
+#![forbid(unsafe_code)]
