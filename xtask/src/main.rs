@@ -3,7 +3,7 @@
 //! ```text
 //! cargo xtask tidy                 checks what the compiler can't: see `tidy`
 //! cargo xtask math [FUNCTION …]    error over all 2^32 inputs: see `math`
-//! cargo xtask parity [--seed N]    the pinned lane against llama.cpp: see `parity`
+//! cargo xtask parity [OPTION …]    the pinned lane against llama.cpp: see `parity`
 //! ```
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy
        cargo xtask math [exp] [sigmoid] [silu] [tanh]
-       cargo xtask parity [--profile llamacpp-avx2|llamacpp-avx512] [--seed N] [--quick]";
+       cargo xtask parity [--profile llamacpp-avx2|llamacpp-avx512] [--seed N] [--quick]
+                          [--subject cpu|oracle] [--level scalar|avx2|avx512] [--only TEXT]";
 
 /// The repository: the folder above this crate.
 fn root() -> PathBuf {

@@ -37,6 +37,7 @@ pub(crate) fn run(
         ne: made.1,
         bytes: made.2.len(),
         weight: false,
+        keep: false,
     };
     Ok((json!({ "ok": true, "tensors": [head] }), vec![made.2]))
 }

@@ -27,6 +27,9 @@ struct Request {
     use_ref: bool,
     /// Inputs.
     tensors: Vec<wire::Tensor>,
+    /// Names of tensors kept from earlier requests that are no longer wanted.
+    #[serde(default)]
+    drop: Vec<String>,
     /// Operations, each after its operands.
     #[serde(default)]
     nodes: Vec<Node>,
@@ -48,6 +51,18 @@ fn yes() -> bool {
     true
 }
 
+/// A tensor with memory of its own: a repacked weight, or one that is kept.
+struct Owned {
+    raw: Raw,
+    /// The buffer type, where it is not the plain one.
+    placed: Option<String>,
+    _buffer: Buffer,
+    _context: Context,
+}
+
+/// Tensors that later requests may name.
+type Kept = HashMap<String, Owned>;
+
 /// What a request gives: the head of the reply and the bytes after it.
 pub(crate) type Reply = (Value, Vec<Vec<u8>>);
 
@@ -62,6 +77,7 @@ pub(crate) fn serve() -> Result<(), String> {
     // SAFETY: the callback takes what ggml passes and keeps nothing.
     unsafe { sys::ggml_log_set(Some(no_log), std::ptr::null_mut()) };
     let backend = Backend::cpu()?;
+    let mut kept = Kept::new();
     let mut input = io::stdin().lock();
     let mut output = io::stdout().lock();
     while let Some(line) = wire::line(&mut input)? {
@@ -77,7 +93,7 @@ pub(crate) fn serve() -> Result<(), String> {
         let data = wire::payload(&mut input, &request.tensors)?;
         let result = match &request.call {
             Some(name) => call::run(name, &request.params, &request.tensors, &data),
-            None => run(&backend, &request, &data),
+            None => run(&backend, &request, &data, &mut kept),
         };
         match result {
             Ok((head, data)) => wire::reply(&mut output, &head, &data)?,
@@ -88,27 +104,22 @@ pub(crate) fn serve() -> Result<(), String> {
 }
 
 /// Builds the graph, computes it and copies its outputs.
-fn run(backend: &Backend, request: &Request, data: &[Vec<u8>]) -> Result<Reply, String> {
-    let room = request.tensors.len() + 2 * request.nodes.len() + 8;
-    let ctx = Context::new(room)?;
-    let mut known = HashMap::new();
-    // Each repacked weight has a context and a buffer of its own.
-    let mut packed: Vec<(Context, Buffer)> = Vec::new();
-    let mut placed = BTreeMap::new();
-    for t in &request.tensors {
-        check_size(t)?;
-        let kind = type_of(&t.kind)?;
-        if t.weight
-            && request.repack
-            && let Some((own, buffer, raw, name)) = repacked(backend, t, kind)?
-        {
-            placed.insert(t.name.clone(), name);
-            known.insert(t.name.clone(), raw);
-            packed.push((own, buffer));
-            continue;
-        }
-        known.insert(t.name.clone(), ctx.tensor(&t.name, kind, &t.ne)?);
+fn run(
+    backend: &Backend,
+    request: &Request,
+    data: &[Vec<u8>],
+    kept: &mut Kept,
+) -> Result<Reply, String> {
+    for name in &request.drop {
+        kept.remove(name);
     }
+    let room = request.tensors.len() + kept.len() + 2 * request.nodes.len() + 8;
+    let ctx = Context::new(room)?;
+    let mut inputs = Inputs::default();
+    for (t, data) in request.tensors.iter().zip(data) {
+        inputs.add(backend, &ctx, request.repack, (t, data), kept)?;
+    }
+    let (mut known, placed) = inputs.names(kept);
     for node in &request.nodes {
         let raw = nodes::build(&ctx, node, &known)?;
         known.insert(node.name.clone(), raw);
@@ -128,9 +139,9 @@ fn run(backend: &Backend, request: &Request, data: &[Vec<u8>]) -> Result<Reply, 
     // not a view gets memory of its own.
     let _buffer =
         Buffer::own(unsafe { sys::ggml_backend_alloc_ctx_tensors(ctx.raw(), backend.raw()) })?;
-    for (t, d) in request.tensors.iter().zip(data) {
+    for &(raw, d) in &inputs.plain {
         // SAFETY: the tensor has memory, and `check_size` compared its size.
-        unsafe { sys::ggml_backend_tensor_set(known[&t.name], d.as_ptr().cast(), 0, d.len()) };
+        unsafe { sys::ggml_backend_tensor_set(raw, d.as_ptr().cast(), 0, d.len()) };
     }
     compute(backend, request, graph)?;
     let (heads, bytes) = read(&request.outputs, &outputs)?;
@@ -138,6 +149,68 @@ fn run(backend: &Backend, request: &Request, data: &[Vec<u8>]) -> Result<Reply, 
         json!({ "ok": true, "tensors": heads, "placed": placed }),
         bytes,
     ))
+}
+
+/// The tensors that a request brings.
+#[derive(Default)]
+struct Inputs<'a> {
+    sent: HashMap<String, Raw>,
+    /// Those without memory so far, and their data.
+    plain: Vec<(Raw, &'a [u8])>,
+    /// Those with memory that goes with the request, by name.
+    own: Vec<(String, Owned)>,
+}
+
+impl<'a> Inputs<'a> {
+    /// Places one tensor: in the graph's context, in memory of its own, or
+    /// among the kept ones.
+    fn add(
+        &mut self,
+        backend: &Backend,
+        ctx: &Context,
+        repack: bool,
+        (t, data): (&wire::Tensor, &'a [u8]),
+        kept: &mut Kept,
+    ) -> Result<(), String> {
+        check_size(t)?;
+        let kind = type_of(&t.kind)?;
+        let mut made = match t.weight && repack {
+            true => repacked(backend, t, kind)?,
+            false => None,
+        };
+        if made.is_none() && t.keep {
+            made = Some(unpacked(backend, t, kind)?);
+        }
+        let Some(made) = made else {
+            let raw = ctx.tensor(&t.name, kind, &t.ne)?;
+            self.plain.push((raw, data));
+            self.sent.insert(t.name.clone(), raw);
+            return Ok(());
+        };
+        // SAFETY: the tensor has memory, and `check_size` compared its size.
+        unsafe { sys::ggml_backend_tensor_set(made.raw, data.as_ptr().cast(), 0, data.len()) };
+        if t.keep {
+            kept.insert(t.name.clone(), made);
+        } else {
+            self.sent.insert(t.name.clone(), made.raw);
+            self.own.push((t.name.clone(), made));
+        }
+        Ok(())
+    }
+
+    /// All tensors that nodes may name, those sent before those kept, and the
+    /// ones outside the plain buffer type.
+    fn names(&self, kept: &Kept) -> (HashMap<String, Raw>, BTreeMap<String, String>) {
+        let mut known: HashMap<String, Raw> =
+            kept.iter().map(|(n, o)| (n.clone(), o.raw)).collect();
+        known.extend(self.sent.iter().map(|(n, &raw)| (n.clone(), raw)));
+        let own = self.own.iter().map(|(n, o)| (n, o));
+        let placed = kept
+            .iter()
+            .chain(own)
+            .filter_map(|(n, o)| Some((n.clone(), o.placed.clone()?)));
+        (known, placed.collect())
+    }
 }
 
 /// The length that a tensor announces is the length that its type and shape need.
@@ -164,7 +237,7 @@ fn repacked(
     backend: &Backend,
     t: &wire::Tensor,
     kind: sys::ggml_type,
-) -> Result<Option<(Context, Buffer, Raw, String)>, String> {
+) -> Result<Option<Owned>, String> {
     for buft in backend.extra_buffer_types() {
         let probe = Context::new(4)?;
         let w = probe.tensor(&t.name, kind, &t.ne)?;
@@ -182,18 +255,38 @@ fn repacked(
             takes
         };
         if takes {
-            let own = Context::new(1)?;
-            let raw = own.tensor(&t.name, kind, &t.ne)?;
+            let context = Context::new(1)?;
+            let raw = context.tensor(&t.name, kind, &t.ne)?;
             // SAFETY: context and buffer type are live.
             let buffer = Buffer::own(unsafe {
-                sys::ggml_backend_alloc_ctx_tensors_from_buft(own.raw(), buft)
+                sys::ggml_backend_alloc_ctx_tensors_from_buft(context.raw(), buft)
             })?;
             // SAFETY: the buffer type is live and its name static.
             let name = text(unsafe { sys::ggml_backend_buft_name(buft) });
-            return Ok(Some((own, buffer, raw, name)));
+            return Ok(Some(Owned {
+                raw,
+                placed: Some(name),
+                _buffer: buffer,
+                _context: context,
+            }));
         }
     }
     Ok(None)
+}
+
+/// A tensor of its own in the plain buffer type.
+fn unpacked(backend: &Backend, t: &wire::Tensor, kind: sys::ggml_type) -> Result<Owned, String> {
+    let context = Context::new(1)?;
+    let raw = context.tensor(&t.name, kind, &t.ne)?;
+    // SAFETY: context and backend are live.
+    let buffer =
+        Buffer::own(unsafe { sys::ggml_backend_alloc_ctx_tensors(context.raw(), backend.raw()) })?;
+    Ok(Owned {
+        raw,
+        placed: None,
+        _buffer: buffer,
+        _context: context,
+    })
 }
 
 /// The graph of the outputs, each marked so that no fusion swallows it.
@@ -248,6 +341,7 @@ fn read(names: &[String], raws: &[Raw]) -> Result<(Vec<wire::Tensor>, Vec<Vec<u8
                 ne: (*t).ne.to_vec(),
                 bytes: data.len(),
                 weight: false,
+                keep: false,
             };
             (head, data)
         };

@@ -26,6 +26,9 @@ pub(crate) struct Tensor {
     /// Whether it is a weight: placed as llama.cpp would place one.
     #[serde(default)]
     pub(crate) weight: bool,
+    /// Whether later requests may name it without sending it again.
+    #[serde(default, skip_serializing)]
+    pub(crate) keep: bool,
 }
 
 /// Reads one line; `None` at the end of the input.

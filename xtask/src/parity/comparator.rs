@@ -1,154 +1,134 @@
-//! The comparator as a process: building a profile, asking it for a product.
+//! llama.cpp as a side: the comparator's two servers.
 
-use muser_quant::DType;
+use super::graph::{Graph, Tensor, graph};
+use super::process::{Process, build};
+use super::question::{Kept, ModelRun, Question, Rows, Side};
+use muser_ops::Weight;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A running `muser-reference op`.
+/// Tensors that stay with the process; more than a set and its input.
+const KEPT: usize = 12;
+
+/// Both servers of a profile's comparator, started when first asked.
 pub(super) struct Comparator {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-    /// What it says that it is: version, compiler, features.
-    pub(super) info: Value,
-}
-
-/// A product to compute: `[columns, cols]` vectors with `rows × cols` weights.
-pub(super) struct Product<'a> {
-    pub(super) dtype: DType,
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-    pub(super) columns: usize,
-    pub(super) weights: &'a [u8],
-    pub(super) x: &'a [f32],
-    pub(super) threads: usize,
-}
-
-/// Builds the profile's comparator, minutes the first time, and starts it.
-pub(super) fn start(root: &Path, profile: &str) -> Result<Comparator, String> {
-    let program = build(root, profile)?;
-    let mut child = Command::new(&program)
-        .arg("op")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|e| format!("{}: {e}", program.display()))?;
-    let (to, from) = child
-        .stdin
-        .take()
-        .zip(child.stdout.take())
-        .ok_or("no pipes")?;
-    let mut comparator = Comparator {
-        child,
-        to,
-        from: BufReader::new(from),
-        info: Value::Null,
-    };
-    comparator.info = comparator.line()?;
-    Ok(comparator)
-}
-
-fn build(root: &Path, profile: &str) -> Result<PathBuf, String> {
-    let target = root.join("target/reference").join(profile);
-    let config = root
-        .join("crates/muser-reference/profiles")
-        .join(format!("{profile}.toml"));
-    if !config.is_file() {
-        return Err(format!(
-            "unknown profile {profile:?}: expected a name from {}",
-            { "crates/muser-reference/profiles" }
-        ));
-    }
-    for tool in ["cmake", "g++"] {
-        if Command::new(tool)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .status()
-            .is_err()
-        {
-            return Err(format!(
-                "the comparator needs {tool}: see crates/muser-reference/README.md"
-            ));
-        }
-    }
-    eprintln!("building the comparator {profile} (minutes the first time)");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--locked", "--quiet", "--config"])
-        .arg(&config)
-        .arg("--target-dir")
-        .arg(&target)
-        .current_dir(root.join("crates/muser-reference"))
-        // Flags of the caller would make another profile of it.
-        .env_remove("RUSTFLAGS")
-        .env_remove("CFLAGS")
-        .env_remove("CXXFLAGS")
-        .status()
-        .map_err(|e| format!("cargo: {e}"))?;
-    if !status.success() {
-        return Err(format!("the comparator {profile} did not build: {status}"));
-    }
-    Ok(target.join("release/muser-reference"))
+    program: PathBuf,
+    ops: Process,
+    kept: Kept<()>,
+    models: Option<Process>,
+    /// Where logits are handed over.
+    scratch: PathBuf,
 }
 
 impl Comparator {
-    /// The product as ggml computes it, `[columns, rows]`; weights repacked
-    /// where llama.cpp repacks them.
-    pub(super) fn product(&mut self, p: &Product<'_>) -> Result<Vec<f32>, String> {
-        let kind = match p.dtype {
-            DType::Q4K => "q4_K",
-            DType::Q5K => "q5_K",
-            DType::Q6K => "q6_K",
-            other => return Err(format!("{other} products are not compared yet")),
+    /// Builds the profile's comparator and starts it.
+    ///
+    /// # Errors
+    /// It does not build, start or is not what was asked for: the environment
+    /// can change llama.cpp's routes at run time.
+    pub(super) fn start(root: &Path, profile: &str, scratch: &Path) -> Result<Self, String> {
+        let program = build(root, profile)?;
+        let ops = Process::start(&program, "op")?;
+        if ops.info["profile"] != json!(profile) {
+            return Err(format!("the comparator is not {profile}: {}", ops.info));
+        }
+        let set = &ops.info["overrides"];
+        if set.as_object().is_some_and(|o| !o.is_empty()) {
+            return Err(format!(
+                "the environment changes llama.cpp's routes: unset {set}"
+            ));
+        }
+        Ok(Self {
+            program,
+            ops,
+            kept: Kept::new(KEPT),
+            models: None,
+            scratch: scratch.to_owned(),
+        })
+    }
+
+    /// What it is, in a line.
+    pub(super) fn describe(&self) -> String {
+        let info = &self.ops.info;
+        let features = info["features"].as_object().into_iter().flatten();
+        let on: Vec<&str> = features
+            .filter(|(_, on)| **on == json!(true))
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let text = |v: &Value| v.as_str().unwrap_or("?").to_owned();
+        format!(
+            "{} {}, ggml {}, {}, {}",
+            text(&info["crate"]["name"]),
+            text(&info["crate"]["version"]),
+            text(&info["ggml"]["version"]),
+            text(&info["build"]["compiler"]["cxx"]),
+            on.join(" ")
+        )
+    }
+
+    fn model(&mut self, run: &ModelRun<'_>, threads: usize) -> Result<Vec<f32>, String> {
+        if self.models.is_none() {
+            self.models = Some(Process::start(&self.program, "model")?);
+        }
+        let Some(models) = &mut self.models else {
+            return Err("no process".to_owned());
         };
-        let x: Vec<u8> = p.x.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let out = self.scratch.join("logits.f32");
+        // Whole pages of 256 slots, as many as the run needs: a smaller context
+        // would cap the slots that llama.cpp looks at.
+        let context = run.ids.len().next_multiple_of(256).max(512);
         let request = json!({
-            "threads": p.threads, "repack": true, "use_ref": false,
-            "tensors": [
-                {"name": "w", "type": kind, "ne": [p.cols, p.rows], "bytes": p.weights.len(),
-                 "weight": true},
-                {"name": "x", "type": "f32", "ne": [p.cols, p.columns], "bytes": x.len()},
-            ],
-            "nodes": [{"name": "y", "op": "mul_mat", "src": ["w", "x"], "params": {}}],
-            "outputs": ["y"],
+            "model": run.path, "ids": run.ids, "chunks": run.calls, "threads": threads,
+            "n_ctx": context, "n_batch": context, "out": out,
         });
-        let head = format!("{request}\n");
-        for bytes in [head.as_bytes(), p.weights, &x] {
-            self.to
-                .write_all(bytes)
-                .map_err(|e| format!("comparator: {e}"))?;
-        }
-        self.to.flush().map_err(|e| format!("comparator: {e}"))?;
-        let reply = self.line()?;
-        if reply["ok"] != json!(true) {
-            return Err(format!("comparator: {reply}"));
-        }
-        let mut bytes = vec![0; p.columns * p.rows * 4];
-        self.from
-            .read_exact(&mut bytes)
-            .map_err(|e| format!("comparator: {e}"))?;
+        models.ask(&request, &[])?;
+        let bytes = std::fs::read(&out).map_err(|e| format!("{}: {e}", out.display()))?;
         Ok(muser_quant::f32::read(&bytes))
     }
 
-    fn line(&mut self) -> Result<Value, String> {
-        let mut line = String::new();
-        let n = self
-            .from
-            .read_line(&mut line)
-            .map_err(|e| format!("comparator: {e}"))?;
-        if n == 0 {
-            return Err("the comparator ended".to_owned());
+    fn run(&mut self, graph: &Graph<'_>, threads: usize) -> Result<Vec<f32>, String> {
+        let reply = self.ops.ask(&graph.head(threads), &graph.data)?;
+        let outputs = reply["tensors"].as_array().into_iter().flatten();
+        let bytes: u64 = outputs.filter_map(|t| t["bytes"].as_u64()).sum();
+        self.ops.floats(bytes as usize / 4)
+    }
+
+    /// Sends a tensor unless the process has it.
+    fn keep<'a>(&mut self, graph: &mut Graph<'a>, name: &str, tensor: Tensor<'a>) {
+        if !self.kept.has(name) {
+            graph.send(name, tensor, true);
+            graph.drop.extend(self.kept.add(name, ()));
         }
-        serde_json::from_str(&line).map_err(|e| format!("comparator: {e}: {line}"))
+    }
+
+    fn project(&mut self, set: &[&Weight], x: &Rows, threads: usize) -> Result<Vec<f32>, String> {
+        let mut graph = Graph::default();
+        let input = if x.name.is_empty() { "x" } else { &x.name };
+        if x.name.is_empty() {
+            graph.send(input, Tensor::rows(x), false);
+        }
+        // Twice: what one of them has pushed out is sent again.
+        for _ in 0..2 {
+            for w in set {
+                self.keep(&mut graph, w.name(), Tensor::weight(w, true));
+            }
+            if !x.name.is_empty() {
+                self.keep(&mut graph, input, Tensor::rows(x));
+            }
+        }
+        for (i, w) in set.iter().enumerate() {
+            graph.output(&format!("y{i}"), "mul_mat", &[w.name(), input], json!({}));
+        }
+        self.run(&graph, threads)
     }
 }
 
-impl Drop for Comparator {
-    fn drop(&mut self) {
-        // The process is of no use without this end of its pipes.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Side for Comparator {
+    fn answer(&mut self, question: &Question<'_>, threads: usize) -> Result<Vec<f32>, String> {
+        match question {
+            Question::Model(run) => self.model(run, threads),
+            Question::Project { set, x } => self.project(set, x, threads),
+            other => self.run(&graph(other), threads),
+        }
     }
 }

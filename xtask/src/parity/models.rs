@@ -1,0 +1,348 @@
+//! Cases of whole models: every logit of every position of every call.
+
+use super::inputs::Rng;
+use super::plan::Plan;
+use super::question::{Case, ModelRun, Question};
+use super::table::Judge;
+use muser_model::gguf::Gguf;
+use muser_model::synth::{self, Geometry, Mix};
+use muser_model::{Config, convert};
+use muser_quant::DType;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Where a model comes from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The embedded one.
+    Nano,
+    /// The embedded one, converted.
+    Converted(DType),
+    /// Random weights of some geometry.
+    Synthetic(Mix, Shape),
+}
+
+/// A geometry that no release has.
+#[derive(Clone, Copy)]
+struct Shape {
+    layers: usize,
+    hidden: usize,
+    heads: (usize, usize),
+    head_dim: usize,
+    ffn: usize,
+    vocab: usize,
+    window: usize,
+    period: usize,
+    as_array: bool,
+    softcap: Option<f32>,
+}
+
+const BASE: Shape = Shape {
+    layers: 4,
+    hidden: 512,
+    heads: (6, 3),
+    head_dim: 128,
+    ffn: 768,
+    vocab: 250,
+    window: 64,
+    period: 4,
+    as_array: true,
+    softcap: Some(20.0),
+};
+
+/// Every model, by the name in its kernel.
+const MODELS: [(&str, Source); 10] = [
+    ("nano", Source::Nano),
+    ("nano-f16", Source::Converted(DType::F16)),
+    (
+        "synthetic-q4_k",
+        Source::Synthetic(Mix::Uniform(DType::Q4K), BASE),
+    ),
+    (
+        "synthetic-q5_k",
+        Source::Synthetic(
+            Mix::Uniform(DType::Q5K),
+            Shape {
+                layers: 5,
+                hidden: 256,
+                heads: (8, 2),
+                head_dim: 64,
+                ffn: 512,
+                vocab: 500,
+                window: 100,
+                as_array: false,
+                ..BASE
+            },
+        ),
+    ),
+    (
+        "synthetic-q6_k",
+        Source::Synthetic(
+            Mix::Uniform(DType::Q6K),
+            Shape {
+                hidden: 256,
+                heads: (4, 1),
+                head_dim: 64,
+                ffn: 1024,
+                vocab: 300,
+                window: 300,
+                period: 2,
+                softcap: None,
+                ..BASE
+            },
+        ),
+    ),
+    (
+        "synthetic-q4_k_m",
+        Source::Synthetic(
+            Mix::Q4KM,
+            Shape {
+                layers: 8,
+                hidden: 768,
+                ffn: 1280,
+                vocab: 1001,
+                window: 128,
+                period: 3,
+                as_array: false,
+                ..BASE
+            },
+        ),
+    ),
+    (
+        "synthetic-f16",
+        Source::Synthetic(
+            Mix::Uniform(DType::F16),
+            Shape {
+                hidden: 104,
+                heads: (3, 1),
+                head_dim: 40,
+                ffn: 100,
+                vocab: 77,
+                window: 33,
+                ..BASE
+            },
+        ),
+    ),
+    (
+        "synthetic-bf16",
+        Source::Synthetic(
+            Mix::Uniform(DType::BF16),
+            Shape {
+                hidden: 208,
+                heads: (4, 2),
+                head_dim: 32,
+                ffn: 297,
+                vocab: 130,
+                ..BASE
+            },
+        ),
+    ),
+    (
+        "synthetic-f32",
+        Source::Synthetic(
+            Mix::Uniform(DType::F32),
+            Shape {
+                hidden: 96,
+                heads: (2, 2),
+                head_dim: 96,
+                ffn: 258,
+                vocab: 64,
+                as_array: false,
+                ..BASE
+            },
+        ),
+    ),
+    (
+        "synthetic-wide",
+        Source::Synthetic(
+            Mix::Q4KM,
+            Shape {
+                layers: 2,
+                hidden: 1024,
+                heads: (32, 2),
+                ffn: 2816,
+                vocab: 2048,
+                window: 512,
+                period: 2,
+                ..BASE
+            },
+        ),
+    ),
+];
+
+/// The names of the kernels of this module.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    MODELS.iter().map(|(name, _)| *name)
+}
+
+/// How a prompt is cut into calls.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// Calls of so many tokens.
+    By(usize),
+    /// Calls of all widths that decide a route, again and again.
+    Mixed,
+    /// One long call, then one by one.
+    ThenOnes(usize),
+}
+
+const MIXED: [usize; 16] = [1, 7, 64, 3, 8, 1, 63, 9, 2, 65, 4, 100, 5, 33, 127, 6];
+
+impl Cut {
+    /// The lengths of the calls of `n` tokens.
+    fn calls(self, n: usize) -> Vec<usize> {
+        let mut calls = Vec::new();
+        let mut left = n;
+        while left > 0 {
+            let call = match self {
+                Self::By(width) => width,
+                Self::Mixed => MIXED[calls.len() % MIXED.len()],
+                Self::ThenOnes(first) if calls.is_empty() => first,
+                Self::ThenOnes(_) => 1,
+            };
+            let call = call.clamp(1, left);
+            calls.push(call);
+            left -= call;
+        }
+        calls
+    }
+}
+
+/// Tokens, cut and threads of the runs of a model.
+fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
+    let whole = |n: usize, threads| (n, Cut::By(n), threads);
+    if quick {
+        return vec![
+            whole(1, 1),
+            whole(65, 2),
+            (40, Cut::By(1), 2),
+            (90, Cut::By(7), 1),
+            (330, Cut::Mixed, 2),
+            (530, Cut::ThenOnes(505), 1),
+            (520, Cut::ThenOnes(508), 2),
+            (700, Cut::By(512), 2),
+        ];
+    }
+    let mut runs: Vec<_> = [
+        2, 3, 4, 5, 7, 8, 9, 15, 63, 64, 65, 127, 128, 129, 257, 511, 512,
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(i, n)| whole(n, 1 + i % 2))
+    .collect();
+    let long = if name.starts_with("nano") { 1100 } else { 700 };
+    runs.extend([whole(1, 1), whole(1, 3), whole(100, 3), whole(long, 3)]);
+    for threads in [1, 2] {
+        runs.extend([
+            (long, Cut::By(1), threads),
+            (long, Cut::By(4), threads),
+            (long, Cut::By(7), threads),
+            (long, Cut::By(8), threads),
+            (long, Cut::By(64), threads),
+            (long, Cut::By(512), threads),
+            (long, Cut::Mixed, threads),
+            (long, Cut::By(513), threads),
+        ]);
+    }
+    runs.extend([
+        (long, Cut::By(512), 3),
+        (400, Cut::Mixed, 3),
+        (520, Cut::ThenOnes(505), 3),
+        (24, Cut::By(1), 3),
+    ]);
+    runs
+}
+
+/// Runs the cases of one model; its file is made in `scratch`.
+pub(super) fn run(
+    judge: &mut Judge<'_>,
+    plan: &Plan,
+    root: &Path,
+    scratch: &Path,
+    name: &str,
+) -> Result<(), String> {
+    let Some(&(_, source)) = MODELS.iter().find(|(n, _)| *n == name) else {
+        return Err(format!("no model {name}"));
+    };
+    let kernel = format!("model/{name}");
+    judge.expect(&kernel);
+    let nano = root.join("models/glimmer-nano-q4_k_m.gguf");
+    let path = make(source, &nano, name, scratch)?;
+    let about = |e: String| format!("{}: {e}", path.display());
+    let gguf = Gguf::open(&path).map_err(|e| about(e.to_string()))?;
+    let config = Config::from_gguf(&gguf).map_err(|e| about(e.to_string()))?;
+    let weights: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
+    for (n, cut, threads) in runs(name, plan.quick) {
+        let told = format!("{n} tokens, {cut:?}");
+        let mut rng = Rng::new(plan.seed, &format!("{name}: {told}"));
+        let ids: Vec<u32> = (0..n).map(|_| rng.below(config.vocab) as u32).collect();
+        judge.run(&Case {
+            name: told,
+            threads,
+            cost: weights.saturating_mul(n as u64),
+            parts: Case::whole(&kernel, n, config.vocab),
+            question: Question::Model(ModelRun {
+                path: &path,
+                ids: &ids,
+                calls: &cut.calls(n),
+            }),
+        })?;
+    }
+    Ok(())
+}
+
+fn make(source: Source, nano: &Path, name: &str, scratch: &Path) -> Result<PathBuf, String> {
+    if let Source::Nano = source {
+        return Ok(nano.to_owned());
+    }
+    let path = scratch.join(format!("{name}.gguf"));
+    let about = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let mut out = BufWriter::new(File::create(&path).map_err(|e| about(&e))?);
+    let made = match source {
+        Source::Nano => Ok(()),
+        Source::Converted(to) => {
+            let from = Gguf::open(nano).map_err(|e| about(&e))?;
+            convert::convert(&from, to, &mut out, &mut |_, _| {})
+        }
+        Source::Synthetic(mix, s) => {
+            let geometry = Geometry {
+                name: name.to_owned(),
+                layers: s.layers,
+                hidden: s.hidden,
+                heads: s.heads.0,
+                kv_heads: s.heads.1,
+                head_dim: s.head_dim,
+                ffn: s.ffn,
+                vocab: s.vocab,
+                window: s.window,
+                context: 4096,
+                period: s.period,
+                pattern_as_array: s.as_array,
+                logit_scale: 0.5,
+                softcap: s.softcap,
+            };
+            synth::write(&geometry, mix, 1, &mut out, &mut |_, _| {})
+        }
+    };
+    made.map_err(|e| about(&e))?;
+    out.flush().map_err(|e| about(&e))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_add_up() {
+        for cut in [Cut::By(7), Cut::By(9000), Cut::Mixed, Cut::ThenOnes(505)] {
+            for n in [1, 8, 530, 1100] {
+                let calls = cut.calls(n);
+                assert_eq!(calls.iter().sum::<usize>(), n);
+                assert!(!calls.contains(&0));
+            }
+        }
+        assert_eq!(Cut::ThenOnes(5).calls(7), [5, 1, 1]);
+    }
+}

@@ -1,0 +1,207 @@
+//! Cases of products: every weight format, route, width and shape.
+
+use super::inputs::{Kind, Rng, Weights, most};
+use super::plan::Plan;
+use super::question::{Case, Part, Question, Rows};
+use super::table::Judge;
+use muser_ops::Weight;
+use muser_ops::pinned::project::{Route, route};
+use muser_quant::DType;
+use std::cell::OnceCell;
+
+const WIDTHS: [usize; 20] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 64, 100, 255, 512,
+];
+/// Matrices of each row length: the limits of a format in rows of a whole
+/// group and of none, then random ones. 4,096 is the release's Q.
+const ROWS: [(usize, Weights); 11] = [
+    (24, Weights::Adversarial),
+    (21, Weights::Adversarial),
+    (1, Weights::Random),
+    (4, Weights::Random),
+    (7, Weights::Random),
+    (8, Weights::Random),
+    (40, Weights::Random),
+    (64, Weights::Random),
+    (250, Weights::Random),
+    (256, Weights::Random),
+    (4096, Weights::Random),
+];
+const COLS: [usize; 5] = [256, 512, 4096, 6656, 19_968];
+/// Row lengths that are no whole vectors of either profile.
+const ODD_COLS: [usize; 6] = [5, 24, 96, 257, 500, 1000];
+
+/// The name of a kernel: format and route.
+fn kernel(dtype: DType, route: Route) -> String {
+    format!("project/{}/{}", dtype.name().to_lowercase(), route.name())
+}
+
+/// The kernels of a format.
+fn expected(dtype: DType) -> &'static [Route] {
+    match dtype {
+        DType::Q4K => &[
+            Route::Interleaved,
+            Route::InterleavedFour,
+            Route::Lanes,
+            Route::Tiled,
+        ],
+        DType::Q5K | DType::Q6K => &[Route::Lanes, Route::Tiled],
+        DType::F16 | DType::BF16 | DType::F32 => &[Route::Vectors, Route::TinyBlas],
+    }
+}
+
+/// A matrix, made when the first case wants it.
+struct Matrix {
+    name: String,
+    rows: usize,
+    kind: Weights,
+    made: OnceCell<Weight>,
+}
+
+impl Matrix {
+    fn weight(&self, plan: &Plan, dtype: DType, cols: usize) -> Result<&Weight, String> {
+        if self.made.get().is_none() {
+            let mut rng = Rng::new(plan.seed, &self.name);
+            let bytes = self.kind.fill(&mut rng, dtype, self.rows * cols);
+            let made = Weight::new(&self.name, bytes, dtype, self.rows, cols);
+            // Empty until here: the result says nothing.
+            let _ = self.made.set(made.map_err(|e| e.to_string())?);
+        }
+        self.made.get().ok_or_else(|| self.name.clone())
+    }
+}
+
+/// Runs the cases of a format.
+pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<(), String> {
+    for &route in expected(dtype) {
+        judge.expect(&kernel(dtype, route));
+    }
+    let odd: &[usize] = if dtype.is_k_quant() { &[] } else { &ODD_COLS };
+    for &cols in odd.iter().chain(&COLS) {
+        let matrices = ROWS.map(|(rows, kind)| Matrix {
+            name: format!("{dtype} [{cols}, {rows}] {kind:?}"),
+            rows,
+            kind,
+            made: OnceCell::new(),
+        });
+        let shapes = Shapes {
+            dtype,
+            cols,
+            matrices,
+        };
+        for width in WIDTHS {
+            for input in Kind::ALL {
+                shapes.one_by_one(judge, plan, width, input)?;
+            }
+        }
+        shapes.sets(judge, plan)?;
+    }
+    Ok(())
+}
+
+/// All matrices of one format and row length.
+struct Shapes {
+    dtype: DType,
+    cols: usize,
+    matrices: [Matrix; ROWS.len()],
+}
+
+impl Shapes {
+    fn input(&self, plan: &Plan, name: &str, width: usize, kind: Kind) -> Rows {
+        let mut rng = Rng::new(plan.seed, name);
+        Rows {
+            name: name.to_owned(),
+            width: self.cols,
+            values: kind.fill(&mut rng, width * self.cols, most(self.dtype)),
+        }
+    }
+
+    /// One input with each matrix.
+    fn one_by_one(
+        &self,
+        judge: &mut Judge<'_>,
+        plan: &Plan,
+        width: usize,
+        input: Kind,
+    ) -> Result<(), String> {
+        let group = format!("{} {} x {width}", self.dtype, self.cols);
+        let name = format!("{group} {input:?}");
+        let selected = plan.selects(&group, Kind::ALL.len(), input as usize);
+        let mut x = None;
+        for m in &self.matrices {
+            let parts = self.parts(&[m.rows], width);
+            let cost = (m.rows * self.cols * width) as u64;
+            if !selected || !plan.affords(cost) || !judge.wants(cost) {
+                judge.leave_out(&parts);
+                continue;
+            }
+            let x = x.get_or_insert_with(|| self.input(plan, &name, width, input));
+            let name = format!("{} x {width} {input:?}", m.name);
+            judge.run(&Case {
+                threads: plan.threads(&name, cost),
+                name,
+                cost,
+                parts,
+                question: Question::Project {
+                    set: &[m.weight(plan, self.dtype, self.cols)?],
+                    x,
+                },
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Several matrices in one dispatch, as a model's Q, K, V and gate.
+    fn sets(&self, judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+        for width in [1, 2, 5, 8, 33] {
+            for (i, of) in [[9, 8, 7, 6], [7, 7, 5, 2]].into_iter().enumerate() {
+                let of = of.map(|i| &self.matrices[i]);
+                let rows = of.map(|m| m.rows);
+                let cost = (rows.iter().sum::<usize>() * self.cols * width) as u64;
+                let name = format!("{} [{}, {rows:?}] x {width}", self.dtype, self.cols);
+                let parts = self.parts(&rows, width);
+                let group = format!("{} {} sets x {width}", self.dtype, self.cols);
+                if !plan.selects(&group, 2, i) || !plan.affords(cost) || !judge.wants(cost) {
+                    judge.leave_out(&parts);
+                    continue;
+                }
+                let mut set = Vec::new();
+                for m in of {
+                    set.push(m.weight(plan, self.dtype, self.cols)?);
+                }
+                let x = self.input(plan, &name, width, Kind::Normal);
+                judge.run(&Case {
+                    threads: plan.threads(&name, cost),
+                    name,
+                    cost,
+                    parts,
+                    question: Question::Project { set: &set, x: &x },
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The columns of each matrix by route.
+    fn parts(&self, rows: &[usize], width: usize) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut at = 0;
+        for &rows in rows {
+            for column in 0..width {
+                let kernel = kernel(self.dtype, route(self.dtype, rows, width, column));
+                let end = at + rows;
+                match parts.last_mut() {
+                    Some(p) if column > 0 && p.kernel == kernel => p.values.end = end,
+                    _ => parts.push(Part {
+                        kernel,
+                        values: at..end,
+                        width: rows,
+                        first_row: column,
+                    }),
+                }
+                at = end;
+            }
+        }
+        parts
+    }
+}
