@@ -5,23 +5,23 @@
 //! than a few microseconds of it.
 
 mod pinned;
+mod project;
 
 use self::pinned::TASK_CALLS;
 use crate::bandwidth;
 use crate::buffer::Buffer;
-use crate::kernels::matmul::{PANEL, PanelBlock};
+use crate::kernels::matmul::PanelBlock;
 use crate::kernels::quantize::Block;
 use crate::kernels::table::{INVENTORY, KernelTable};
 use crate::kv::Kv;
 use crate::level::Level;
 use crate::peak;
-use crate::rows::{Output, for_chunks, for_tiles};
+use crate::rows::{Output, for_chunks};
 use crate::team::{MAX_THREADS, Team};
 use muser_ops::pinned::check_head;
 use muser_ops::{
     Attention, Backend, BackendInfo, KvLayout, Lane, OpError, Profile, RopeTable, Weight, embed,
 };
-use muser_quant::{DType, QK};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of weights in one task of a projection: long enough that the stream
@@ -30,9 +30,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const TASK_BYTES: usize = 128 << 10;
 /// Values of an elementwise operation in one task.
 const TASK_VALUES: usize = 8 << 10;
-/// From this many columns on they are worth a panel of 16 lanes; fewer, and
-/// what is left over after whole panels, take the matvec rung.
-const PANEL_FROM: usize = 9;
 
 /// How to open the CPU backend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -164,32 +161,6 @@ impl Cpu {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Quantises `rows` vectors into the room.
-    fn quantize(&self, shared: &mut Shared, x: &[f32]) {
-        let x = x.as_chunks::<QK>().0;
-        let Shared { team, operands } = shared;
-        operands.quantized.resize(x.len(), Block::zeros(0.0));
-        let chunk = TASK_VALUES / QK;
-        for_chunks(team, &mut operands.quantized, chunk, |i, out| {
-            for (block, x) in out.iter_mut().zip(&x[i * chunk..]) {
-                *block = self.table.quantize(x);
-            }
-        });
-    }
-
-    /// Packs the first `columns` quantised vectors into panels.
-    fn pack(&self, shared: &mut Shared, columns: usize, blocks: usize) {
-        let Shared { team, operands } = shared;
-        let count = columns.div_ceil(PANEL) * blocks;
-        operands.panels.resize(count, PanelBlock::ZERO);
-        let x = &operands.quantized[..columns * blocks];
-        for_chunks(team, &mut operands.panels, 1, |i, panel| {
-            let (p, b) = (i / blocks, i % blocks);
-            let x = &x[p * PANEL * blocks..];
-            panel[0].pack(&x[..x.len().min(PANEL * blocks)], blocks, b);
-        });
-    }
-
     /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 16
     /// rows, and no more than a fair share where a matrix is small.
     fn tile_rows(&self, w: &Weight) -> usize {
@@ -307,45 +278,7 @@ impl Backend for Cpu {
                 tile: self.tile_rows(w),
             });
         }
-        if let Some(profile) = self.lane.profile() {
-            self.project_pinned(profile, rows, set, x, &mut outputs);
-            return Ok(());
-        }
-        let shared = &mut *self.lock();
-        let blocks = cols / QK;
-        let mut in_panels = 0;
-        if set.iter().any(|w| w.dtype().is_k_quant()) {
-            in_panels = pinned::in_panels(rows);
-            self.quantize(shared, x);
-            self.pack(shared, in_panels, blocks);
-        }
-        let Shared { team, operands } = shared;
-        let (panels, rest) = (&operands.panels, &operands.quantized);
-        let rest = &rest[(in_panels * blocks).min(rest.len())..];
-        for_tiles(team, &mut outputs, |which, range, tile| {
-            let w = set[which];
-            let n = w.row_bytes();
-            let bytes = &w.bytes()[range.start * n..range.end * n];
-            let t = &self.table;
-            let left = rows - in_panels;
-            match w.dtype() {
-                DType::Q4K => {
-                    t.matmul_q4_k(bytes, panels, blocks, in_panels, tile);
-                    t.matvec_q4_k(bytes, rest, blocks, left, &mut tile.after(in_panels));
-                }
-                DType::Q5K => {
-                    t.matmul_q5_k(bytes, panels, blocks, in_panels, tile);
-                    t.matvec_q5_k(bytes, rest, blocks, left, &mut tile.after(in_panels));
-                }
-                DType::Q6K => {
-                    t.matmul_q6_k(bytes, panels, blocks, in_panels, tile);
-                    t.matvec_q6_k(bytes, rest, blocks, left, &mut tile.after(in_panels));
-                }
-                DType::F16 => t.matvec_f16(bytes, x, cols, rows, tile),
-                DType::BF16 => t.matvec_bf16(bytes, x, cols, rows, tile),
-                DType::F32 => t.matvec_f32(bytes, x, cols, rows, tile),
-            }
-        });
+        self.project_set(rows, set, x, &mut outputs);
         Ok(())
     }
 

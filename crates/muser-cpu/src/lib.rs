@@ -24,6 +24,7 @@ mod bandwidth;
 mod buffer;
 mod kernels;
 mod kv;
+pub mod ladder;
 mod level;
 mod peak;
 #[expect(unsafe_code, reason = "disjoint parts of a buffer for several threads")]

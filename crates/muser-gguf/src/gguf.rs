@@ -88,6 +88,12 @@ impl Gguf {
         self.0.alignment
     }
 
+    /// The whole file, as it is mapped: for hashing it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.0.arena.bytes()
+    }
+
     /// The length of the whole file in bytes.
     #[must_use]
     pub fn file_len(&self) -> u64 {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// muser runs Muse Glimmer models from GGUF files, and gives the same bits
 /// however it computes them: any number of threads, any instruction set, any
-/// cut of the prompt.
+/// cut of the prompt. Or, with --lane pinned, llama.cpp's own bits.
 #[derive(Debug, Parser)]
 #[command(
     name = "muser",
@@ -93,6 +93,10 @@ pub(crate) enum Command {
     Bench(commands::bench::BenchArgs),
     /// Show where the time of a prompt and of a token goes
     Profile(commands::profile::ProfileArgs),
+    /// Write or check receipts: logits to the bit
+    Parity(commands::parity::ParityArgs),
+    /// Show which kernel computes what
+    Routes(commands::routes::RoutesArgs),
     /// Show what this machine gives: level, kernels, threads, read bandwidth
     Doctor(commands::doctor::DoctorArgs),
 }

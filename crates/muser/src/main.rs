@@ -11,6 +11,7 @@ mod load;
 mod measure;
 mod output;
 mod prompt;
+mod receipt;
 mod sampling;
 mod table;
 mod token_list;

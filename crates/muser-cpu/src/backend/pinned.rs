@@ -1,90 +1,17 @@
-//! The pinned lane's operations: which kernel a width takes, and the rest that
-//! it does otherwise than the strict lane.
+//! What the pinned lane cuts otherwise than the strict one.
 
-use super::{Cpu, PANEL_FROM, Shared};
+use super::{Cpu, Shared};
 use crate::kernels::flash::Queries;
-use crate::kernels::ggml_dot::Order;
-use crate::kernels::matmul::PANEL;
-use crate::kernels::table::KernelTable;
 use crate::kv::Kv;
-use crate::rows::{Output, Tile, for_chunks, for_parts, for_tiles};
+use crate::rows::{for_chunks, for_parts};
 use muser_ops::pinned::attention::{Form, form, tiles};
-use muser_ops::pinned::project::TILED_FROM;
-use muser_ops::pinned::{check_head, dot};
-use muser_ops::{Attention, OpError, Profile, RopeTable, Weight};
-use muser_quant::{DType, QK};
+use muser_ops::pinned::check_head;
+use muser_ops::{Attention, OpError, Profile, RopeTable};
 
 /// Values in one task of an operation that calls the math library for each.
 pub(super) const TASK_CALLS: usize = 1 << 10;
 
-/// A projection's input in every form that its set needs.
-struct Input<'a> {
-    shared: &'a Operands,
-    x: &'a [f32],
-    columns: usize,
-    cols: usize,
-}
-
-/// The room for operands: see [`Shared`].
-type Operands = super::Operands;
-
 impl Cpu {
-    /// A projection set.
-    pub(super) fn project_pinned(
-        &self,
-        profile: Profile,
-        columns: usize,
-        set: &[&Weight],
-        x: &[f32],
-        outputs: &mut [Output<'_>],
-    ) {
-        let cols = set[0].cols();
-        let shared = &mut *self.lock();
-        self.prepare(shared, columns, set, x);
-        let Shared { team, operands } = shared;
-        let input = Input {
-            shared: operands,
-            x,
-            columns,
-            cols,
-        };
-        for_tiles(team, outputs, |which, range, tile| {
-            let w = set[which];
-            let n = w.row_bytes();
-            let bytes = &w.bytes()[range.start * n..range.end * n];
-            match w.dtype().is_k_quant() {
-                true => input.k_quant(&self.table, w, bytes, tile),
-                false => input.float(&self.table, profile, w, bytes, tile),
-            }
-        });
-    }
-
-    /// Quantises, packs and rounds what the set will read.
-    fn prepare(&self, shared: &mut Shared, columns: usize, set: &[&Weight], x: &[f32]) {
-        if set.iter().any(|w| w.dtype().is_k_quant()) {
-            self.quantize(shared, x);
-            let in_panels = |w: &&Weight| {
-                let of_fours = is_interleaved(w) && columns >= 4;
-                w.dtype().is_k_quant() && (of_fours || columns >= TILED_FROM)
-            };
-            if set.iter().any(in_panels) {
-                self.pack(shared, columns, set[0].cols() / QK);
-            }
-        }
-        for (i, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
-            if set.iter().all(|w| w.dtype() != dtype) {
-                continue;
-            }
-            let room = &mut shared.operands.rounded[i];
-            room.resize(x.len(), 0.0);
-            for_chunks(&mut shared.team, room, super::TASK_VALUES, |i, out| {
-                for (out, &x) in out.iter_mut().zip(&x[i * super::TASK_VALUES..]) {
-                    *out = dot::activation(dtype, x);
-                }
-            });
-        }
-    }
-
     /// Attention, in the form that its rows take.
     pub(super) fn attention_pinned(
         &self,
@@ -168,80 +95,5 @@ impl Cpu {
     /// Refuses the heads that the lane does not cover.
     pub(super) fn check_rope_pinned(table: &RopeTable) -> Result<(), OpError> {
         check_head("rope", 2 * table.pairs())
-    }
-}
-
-/// Whether llama.cpp interleaves the rows of this weight.
-fn is_interleaved(w: &Weight) -> bool {
-    w.dtype() == DType::Q4K && w.rows().is_multiple_of(8)
-}
-
-impl Input<'_> {
-    fn k_quant(&self, t: &KernelTable, w: &Weight, bytes: &[u8], tile: &mut Tile<'_>) {
-        let (blocks, columns) = (self.cols / QK, self.columns);
-        let (x, panels) = (&self.shared.quantized, &self.shared.panels);
-        if is_interleaved(w) {
-            let fours = columns / 4 * 4;
-            if fours > 0 {
-                t.matmul_q4_k_fours(bytes, panels, blocks, fours, tile);
-            }
-            let (rest, left) = (&x[fours * blocks..], columns - fours);
-            return t.matvec_q4_k(bytes, rest, blocks, left, &mut tile.after(fours));
-        }
-        if columns < TILED_FROM {
-            return match w.dtype() {
-                DType::Q4K => t.lanes_q4_k(bytes, x, blocks, columns, tile),
-                DType::Q5K => t.lanes_q5_k(bytes, x, blocks, columns, tile),
-                _ => t.lanes_q6_k(bytes, x, blocks, columns, tile),
-            };
-        }
-        let in_panels = in_panels(columns);
-        let (rest, left) = (&x[in_panels * blocks..], columns - in_panels);
-        match w.dtype() {
-            DType::Q4K => {
-                t.matmul_q4_k_tiled(bytes, panels, blocks, in_panels, tile);
-                t.matvec_q4_k_tiled(bytes, rest, blocks, left, &mut tile.after(in_panels));
-            }
-            DType::Q5K => {
-                t.matmul_q5_k_tiled(bytes, panels, blocks, in_panels, tile);
-                t.matvec_q5_k_tiled(bytes, rest, blocks, left, &mut tile.after(in_panels));
-            }
-            _ => {
-                t.matmul_q6_k_tiled(bytes, panels, blocks, in_panels, tile);
-                t.matvec_q6_k_tiled(bytes, rest, blocks, left, &mut tile.after(in_panels));
-            }
-        }
-    }
-
-    fn float(
-        &self,
-        t: &KernelTable,
-        profile: Profile,
-        w: &Weight,
-        bytes: &[u8],
-        tile: &mut Tile<'_>,
-    ) {
-        let (cols, columns) = (self.cols, self.columns);
-        let order = Order {
-            profile,
-            by_lanes: dot::by_lanes(w.rows(), columns),
-        };
-        let [f16, bf16] = &self.shared.rounded;
-        match w.dtype() {
-            DType::F16 => t.ggml_dot_f16(bytes, f16, cols, columns, order, tile),
-            DType::BF16 => t.ggml_dot_bf16(bytes, bf16, cols, columns, order, tile),
-            _ => t.ggml_dot_f32(bytes, self.x, cols, columns, order, tile),
-        }
-    }
-}
-
-/// Of so many columns, those that are worth panels: whole ones, and a last one
-/// that is more than half full.
-pub(super) fn in_panels(columns: usize) -> usize {
-    let rest = columns % PANEL;
-    if rest >= PANEL_FROM {
-        columns
-    } else {
-        columns - rest
     }
 }

@@ -16,7 +16,8 @@ use std::path::PathBuf;
 /// one row of the vocabulary a position.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same bits come out whatever the options say: that is what they are for.
+In the strict lane the same bits come out whatever the options say: that is
+what they are for. In the pinned lane the calls are part of the question.
 
 Examples:
   muser logits --tokens 4088,377,274 --out out.f32
@@ -111,7 +112,7 @@ pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
 }
 
 /// The sizes of the forward calls: those given, and the rest.
-fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> {
+pub(crate) fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> {
     let mut left = tokens;
     let mut calls = Vec::with_capacity(sizes.len() + 1);
     for &size in sizes {
@@ -127,7 +128,8 @@ fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> {
     Ok(calls)
 }
 
-fn score(
+/// Every token through the model in these calls; `each(position, logits)`.
+pub(crate) fn score(
     session: &mut Session<Device>,
     tokens: &[Token],
     calls: &[usize],

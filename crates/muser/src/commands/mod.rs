@@ -8,8 +8,10 @@ pub(crate) mod detokenize;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod logits;
+pub(crate) mod parity;
 pub(crate) mod perplexity;
 pub(crate) mod profile;
+pub(crate) mod routes;
 pub(crate) mod run;
 pub(crate) mod synth;
 pub(crate) mod tokenize;
@@ -32,6 +34,8 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Budget(args) => budget::run(common, args),
         Command::Bench(args) => bench::run(common, args),
         Command::Profile(args) => profile::run(common, args),
+        Command::Parity(args) => parity::run(common, args),
+        Command::Routes(args) => routes::run(common, args),
         Command::Doctor(args) => doctor::run(common, args),
     }
 }

@@ -27,8 +27,7 @@ pub(crate) mod q6_k;
 
 use super::quantize::Block;
 
-/// Columns of a panel.
-pub(crate) const PANEL: usize = 16;
+pub(crate) use crate::ladder::PANEL;
 
 /// One superblock of 16 quantised vectors, a lane a column.
 #[derive(Clone, Copy, Debug)]

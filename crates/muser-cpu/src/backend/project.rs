@@ -1,0 +1,173 @@
+//! Projection sets: the operands that the rungs read, and the rungs.
+
+use super::{Cpu, Operands, Shared, TASK_VALUES};
+use crate::kernels::ggml_dot::Order;
+use crate::kernels::matmul::{PANEL, PanelBlock};
+use crate::kernels::quantize::Block;
+use crate::kernels::table::KernelTable;
+use crate::ladder::{Family, Rung, rungs};
+use crate::rows::{Output, Tile, for_chunks, for_tiles};
+use muser_ops::pinned::dot;
+use muser_ops::pinned::project::Route;
+use muser_ops::{Profile, Weight};
+use muser_quant::{DType, QK};
+use std::ops::Range;
+
+/// The rungs of one weight of a set, with the columns of each.
+type Plan = Vec<(&'static Rung, Range<usize>)>;
+
+impl Cpu {
+    /// A projection set over `columns` vectors.
+    pub(super) fn project_set(
+        &self,
+        columns: usize,
+        set: &[&Weight],
+        x: &[f32],
+        outputs: &mut [Output<'_>],
+    ) {
+        let plan = |w: &&Weight| rungs(self.lane, w.dtype(), w.rows(), columns).collect();
+        let plans: Vec<Plan> = set.iter().map(plan).collect();
+        let shared = &mut *self.lock();
+        self.prepare(shared, set, &plans, x);
+        let Shared { team, operands } = shared;
+        let input = Input {
+            table: &self.table,
+            profile: self.lane.profile(),
+            operands,
+            x,
+            cols: set[0].cols(),
+        };
+        for_tiles(team, outputs, |which, range, tile| {
+            let w = set[which];
+            let n = w.row_bytes();
+            let bytes = &w.bytes()[range.start * n..range.end * n];
+            for (rung, columns) in &plans[which] {
+                let tile = &mut tile.after(columns.start);
+                input.run(rung, w.dtype(), bytes, columns.clone(), tile);
+            }
+        });
+    }
+
+    /// Quantises, packs and rounds what the plans will read.
+    fn prepare(&self, shared: &mut Shared, set: &[&Weight], plans: &[Plan], x: &[f32]) {
+        if set.iter().any(|w| w.dtype().is_k_quant()) {
+            self.quantize(shared, x);
+            let in_panels = plans.iter().flatten();
+            let in_panels = in_panels.filter(|(rung, _)| rung.family.reads_panels());
+            let in_panels = in_panels.map(|(_, columns)| columns.end).max();
+            self.pack(shared, in_panels.unwrap_or(0), set[0].cols() / QK);
+        }
+        for (i, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
+            let rounded = |w: &&Weight| w.dtype() == dtype;
+            if self.lane.profile().is_none() || !set.iter().any(rounded) {
+                continue;
+            }
+            let room = &mut shared.operands.rounded[i];
+            room.resize(x.len(), 0.0);
+            for_chunks(&mut shared.team, room, TASK_VALUES, |i, out| {
+                for (out, &x) in out.iter_mut().zip(&x[i * TASK_VALUES..]) {
+                    *out = dot::activation(dtype, x);
+                }
+            });
+        }
+    }
+
+    /// Quantises vectors into the room.
+    fn quantize(&self, shared: &mut Shared, x: &[f32]) {
+        let x = x.as_chunks::<QK>().0;
+        let Shared { team, operands } = shared;
+        operands.quantized.resize(x.len(), Block::zeros(0.0));
+        let chunk = TASK_VALUES / QK;
+        for_chunks(team, &mut operands.quantized, chunk, |i, out| {
+            for (block, x) in out.iter_mut().zip(&x[i * chunk..]) {
+                *block = self.table.quantize(x);
+            }
+        });
+    }
+
+    /// Packs the first `columns` quantised vectors into panels.
+    fn pack(&self, shared: &mut Shared, columns: usize, blocks: usize) {
+        let Shared { team, operands } = shared;
+        let count = columns.div_ceil(PANEL) * blocks;
+        operands.panels.resize(count, PanelBlock::ZERO);
+        let x = &operands.quantized[..columns * blocks];
+        for_chunks(team, &mut operands.panels, 1, |i, panel| {
+            let (p, b) = (i / blocks, i % blocks);
+            let x = &x[p * PANEL * blocks..];
+            panel[0].pack(&x[..x.len().min(PANEL * blocks)], blocks, b);
+        });
+    }
+}
+
+/// A set's input in every form that its rungs need.
+struct Input<'a> {
+    table: &'a KernelTable,
+    /// Of the pinned lane.
+    profile: Option<Profile>,
+    operands: &'a Operands,
+    x: &'a [f32],
+    cols: usize,
+}
+
+impl Input<'_> {
+    /// The columns `columns` of a tile, whose own column 0 is the first of them.
+    fn run(&self, rung: &Rung, dtype: DType, w: &[u8], columns: Range<usize>, tile: &mut Tile<'_>) {
+        let (t, n) = (self.table, columns.len());
+        if !dtype.is_k_quant() {
+            return self.float(rung, dtype, w, n, tile);
+        }
+        let blocks = self.cols / QK;
+        // Panels are packed from column 0 on, and so are the parts that read
+        // them.
+        let panels = &self.operands.panels;
+        let x = &self.operands.quantized[columns.start * blocks..];
+        macro_rules! by_dtype {
+            ($q4:ident, $q5:ident, $q6:ident, $operand:expr) => {
+                match dtype {
+                    DType::Q4K => t.$q4(w, $operand, blocks, n, tile),
+                    DType::Q5K => t.$q5(w, $operand, blocks, n, tile),
+                    _ => t.$q6(w, $operand, blocks, n, tile),
+                }
+            };
+        }
+        match rung.family {
+            Family::Matvec => by_dtype!(matvec_q4_k, matvec_q5_k, matvec_q6_k, x),
+            Family::MatvecTiled => {
+                by_dtype!(matvec_q4_k_tiled, matvec_q5_k_tiled, matvec_q6_k_tiled, x);
+            }
+            Family::Matmul => by_dtype!(matmul_q4_k, matmul_q5_k, matmul_q6_k, panels),
+            Family::MatmulTiled => {
+                by_dtype!(
+                    matmul_q4_k_tiled,
+                    matmul_q5_k_tiled,
+                    matmul_q6_k_tiled,
+                    panels
+                );
+            }
+            Family::Lanes => by_dtype!(lanes_q4_k, lanes_q5_k, lanes_q6_k, x),
+            Family::MatmulFours => t.matmul_q4_k_fours(w, panels, blocks, n, tile),
+            Family::GgmlDot => unreachable!("the ladder has it for float weights alone"),
+        }
+    }
+
+    fn float(&self, rung: &Rung, dtype: DType, w: &[u8], n: usize, tile: &mut Tile<'_>) {
+        let (t, cols, x) = (self.table, self.cols, self.x);
+        let Some(profile) = self.profile else {
+            return match dtype {
+                DType::F16 => t.matvec_f16(w, x, cols, n, tile),
+                DType::BF16 => t.matvec_bf16(w, x, cols, n, tile),
+                _ => t.matvec_f32(w, x, cols, n, tile),
+            };
+        };
+        let order = Order {
+            profile,
+            by_lanes: rung.route == Some(Route::TinyBlas),
+        };
+        let [f16, bf16] = &self.operands.rounded;
+        match dtype {
+            DType::F16 => t.ggml_dot_f16(w, f16, cols, n, order, tile),
+            DType::BF16 => t.ggml_dot_bf16(w, bf16, cols, n, order, tile),
+            _ => t.ggml_dot_f32(w, x, cols, n, order, tile),
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! The ladder: which kernel an operation takes, by lane, format, shape and the
+//! width of the batch.
+//!
+//! It is data, and the only place where the choice is made: the backend looks
+//! its kernels up here, and `muser routes` prints it.
+
+use muser_ops::Lane;
+use muser_ops::pinned::project::Route;
+use muser_quant::DType;
+use std::ops::Range;
+
+/// Columns of a panel of the matrix-matrix rungs.
+pub(crate) const PANEL: usize = 16;
+/// From this many columns on they are worth a panel; fewer, and what is left
+/// over after whole panels, take a matrix-vector rung.
+pub(crate) const PANEL_FROM: usize = 9;
+
+/// One rung: products of these lanes, formats, row counts and widths go to one
+/// kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Rung {
+    /// The lane's name.
+    pub lane: &'static str,
+    /// The formats of the weights.
+    pub dtypes: &'static [DType],
+    /// Rows of the matrix.
+    pub rows: Rows,
+    /// The narrowest batch, in columns.
+    pub from: usize,
+    /// The widest one; `None` has no end.
+    pub to: Option<usize>,
+    /// The columns of such a batch that it computes.
+    pub part: Part,
+    /// The kernel family.
+    pub family: Family,
+    /// What it is in llama.cpp, in the pinned lane.
+    pub route: Option<Route>,
+}
+
+/// A condition on the rows of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Any number.
+    Any,
+    /// A multiple of this.
+    Multiple(usize),
+    /// No multiple of this.
+    NoMultiple(usize),
+}
+
+impl Rows {
+    fn holds(self, rows: usize) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Multiple(n) => rows.is_multiple_of(n),
+            Self::NoMultiple(n) => !rows.is_multiple_of(n),
+        }
+    }
+}
+
+impl std::fmt::Display for Rows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Any => f.pad("any"),
+            Self::Multiple(n) => f.pad(&format!("{n} k")),
+            Self::NoMultiple(n) => f.pad(&format!("not {n} k")),
+        }
+    }
+}
+
+/// Some columns of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All.
+    All,
+    /// Whole panels of 16, and a last one of nine or more.
+    Panels,
+    /// Those after [`Part::Panels`].
+    AfterPanels,
+    /// Whole groups of four.
+    Fours,
+    /// Those after [`Part::Fours`].
+    AfterFours,
+}
+
+impl Part {
+    /// Of `columns` columns.
+    pub fn of(self, columns: usize) -> Range<usize> {
+        let rest = columns % PANEL;
+        let panels = columns - if rest < PANEL_FROM { rest } else { 0 };
+        let fours = columns / 4 * 4;
+        match self {
+            Self::All => 0..columns,
+            Self::Panels => 0..panels,
+            Self::AfterPanels => panels..columns,
+            Self::Fours => 0..fours,
+            Self::AfterFours => fours..columns,
+        }
+    }
+
+    /// The part in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Panels => "panels of 16",
+            Self::AfterPanels => "after panels",
+            Self::Fours => "groups of 4",
+            Self::AfterFours => "after groups",
+        }
+    }
+}
+
+/// A family of kernels for products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// `matvec/…`: rows side by side, a few columns.
+    Matvec,
+    /// `matvec/…/tiled`: the same in the pinned lane's tiled route.
+    MatvecTiled,
+    /// `matmul/…`: panels of 16 columns.
+    Matmul,
+    /// `matmul/…/fours`: the same, a link every 64 codes.
+    MatmulFours,
+    /// `matmul/…/tiled`: the same in the pinned lane's tiled route.
+    MatmulTiled,
+    /// `lanes/…`: eight float lanes an output.
+    Lanes,
+    /// `ggml_dot/…`: float weights in the pinned lane's orders.
+    GgmlDot,
+}
+
+impl Family {
+    /// The kernel's name for a format, without its level.
+    pub fn kernel(self, dtype: DType) -> String {
+        let (before, after) = match self {
+            Self::Matvec => ("matvec", ""),
+            Self::MatvecTiled => ("matvec", "/tiled"),
+            Self::Matmul => ("matmul", ""),
+            Self::MatmulFours => ("matmul", "/fours"),
+            Self::MatmulTiled => ("matmul", "/tiled"),
+            Self::Lanes => ("lanes", ""),
+            Self::GgmlDot => ("ggml_dot", ""),
+        };
+        format!("{before}/{}{after}", dtype.name().to_lowercase())
+    }
+
+    /// Whether it reads panels.
+    pub(crate) fn reads_panels(self) -> bool {
+        matches!(self, Self::Matmul | Self::MatmulFours | Self::MatmulTiled)
+    }
+}
+
+const K: &[DType] = &[DType::Q4K, DType::Q5K, DType::Q6K];
+const Q4: &[DType] = &[DType::Q4K];
+const Q56: &[DType] = &[DType::Q5K, DType::Q6K];
+const F: &[DType] = &[DType::F16, DType::BF16, DType::F32];
+
+const fn strict(
+    dtypes: &'static [DType],
+    (from, to): (usize, Option<usize>),
+    part: Part,
+    family: Family,
+) -> Rung {
+    Rung {
+        lane: "strict",
+        dtypes,
+        rows: Rows::Any,
+        from,
+        to,
+        part,
+        family,
+        route: None,
+    }
+}
+
+const fn pinned(
+    dtypes: &'static [DType],
+    rows: Rows,
+    (from, to): (usize, Option<usize>),
+    part: Part,
+    family: Family,
+    route: Route,
+) -> Rung {
+    Rung {
+        lane: "pinned",
+        dtypes,
+        rows,
+        from,
+        to,
+        part,
+        family,
+        route: Some(route),
+    }
+}
+
+const EIGHTS: Rows = Rows::Multiple(8);
+const NO_EIGHTS: Rows = Rows::NoMultiple(8);
+
+/// Every rung of every product.
+pub const LADDER: &[Rung] = &[
+    strict(K, (1, Some(PANEL_FROM - 1)), Part::All, Family::Matvec),
+    strict(K, (PANEL_FROM, None), Part::Panels, Family::Matmul),
+    strict(K, (PANEL_FROM, None), Part::AfterPanels, Family::Matvec),
+    strict(F, (1, None), Part::All, Family::Matvec),
+    pinned(
+        Q4,
+        EIGHTS,
+        (4, None),
+        Part::Fours,
+        Family::MatmulFours,
+        Route::InterleavedFour,
+    ),
+    pinned(
+        Q4,
+        EIGHTS,
+        (1, None),
+        Part::AfterFours,
+        Family::Matvec,
+        Route::Interleaved,
+    ),
+    pinned(
+        Q4,
+        NO_EIGHTS,
+        (1, Some(7)),
+        Part::All,
+        Family::Lanes,
+        Route::Lanes,
+    ),
+    pinned(
+        Q4,
+        NO_EIGHTS,
+        (8, None),
+        Part::Panels,
+        Family::MatmulTiled,
+        Route::Tiled,
+    ),
+    pinned(
+        Q4,
+        NO_EIGHTS,
+        (8, None),
+        Part::AfterPanels,
+        Family::MatvecTiled,
+        Route::Tiled,
+    ),
+    pinned(
+        Q56,
+        Rows::Any,
+        (1, Some(7)),
+        Part::All,
+        Family::Lanes,
+        Route::Lanes,
+    ),
+    pinned(
+        Q56,
+        Rows::Any,
+        (8, None),
+        Part::Panels,
+        Family::MatmulTiled,
+        Route::Tiled,
+    ),
+    pinned(
+        Q56,
+        Rows::Any,
+        (8, None),
+        Part::AfterPanels,
+        Family::MatvecTiled,
+        Route::Tiled,
+    ),
+    pinned(
+        F,
+        Rows::Any,
+        (1, Some(1)),
+        Part::All,
+        Family::GgmlDot,
+        Route::Vectors,
+    ),
+    pinned(
+        F,
+        Rows::NoMultiple(4),
+        (2, None),
+        Part::All,
+        Family::GgmlDot,
+        Route::Vectors,
+    ),
+    pinned(
+        F,
+        Rows::Multiple(4),
+        (2, None),
+        Part::All,
+        Family::GgmlDot,
+        Route::TinyBlas,
+    ),
+];
+
+/// The rungs of one product, with the columns of each; those with none are left
+/// out. Together they are all columns, once.
+pub fn rungs(
+    lane: Lane,
+    dtype: DType,
+    rows: usize,
+    columns: usize,
+) -> impl Iterator<Item = (&'static Rung, Range<usize>)> {
+    LADDER
+        .iter()
+        .filter(move |r| {
+            r.lane == lane.name()
+                && r.dtypes.contains(&dtype)
+                && r.rows.holds(rows)
+                && columns >= r.from
+                && r.to.is_none_or(|to| columns <= to)
+        })
+        .map(move |r| (r, r.part.of(columns)))
+        .filter(|(_, range)| !range.is_empty())
+}
+
+/// An operation that is no product: which kernel it takes in which lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// The operation.
+    pub name: &'static str,
+    /// Its kernel in the strict lane.
+    pub strict: &'static str,
+    /// Rows of the batch that take the pinned kernel.
+    pub rows: &'static str,
+    /// Its kernel in the pinned lane.
+    pub pinned: &'static str,
+    /// What that is in llama.cpp.
+    pub reference: &'static str,
+}
+
+const fn operation(
+    name: &'static str,
+    strict: &'static str,
+    rows: &'static str,
+    pinned: &'static str,
+    reference: &'static str,
+) -> Operation {
+    Operation {
+        name,
+        strict,
+        rows,
+        pinned,
+        reference,
+    }
+}
+
+/// Every operation that is no product and has a kernel.
+pub const OPERATIONS: &[Operation] = &[
+    operation(
+        "quantise",
+        "quantize",
+        "any",
+        "quantize",
+        "quantize_row_q8_K, …_4x8",
+    ),
+    operation(
+        "norm",
+        "norm/rms_norm",
+        "any",
+        "norm/rms_norm/pinned",
+        "RMS_NORM, MUL",
+    ),
+    operation(
+        "head norm",
+        "norm/head_norm",
+        "any",
+        "norm/head_norm/pinned",
+        "RMS_NORM, MUL",
+    ),
+    operation(
+        "residual + norm",
+        "norm/add_rms_norm",
+        "any",
+        "norm/add_rms_norm/pinned",
+        "RMS_NORM, MUL, ADD",
+    ),
+    operation("rotation", "rope", "any", "rope/pinned", "ROPE (normal)"),
+    operation("KV store", "kv_store", "any", "kv_store", "SET_ROWS to f16"),
+    operation(
+        "attention",
+        "attention",
+        "1 to 63",
+        "flash/single",
+        "FLASH_ATTN_EXT, one chunk",
+    ),
+    operation(
+        "attention",
+        "attention",
+        "1, from 512 slots on",
+        "flash/single, in parts by threads",
+        "FLASH_ATTN_EXT, split",
+    ),
+    operation(
+        "attention",
+        "attention",
+        "64 and more",
+        "flash/tile",
+        "FLASH_ATTN_EXT, tiled",
+    ),
+    operation(
+        "gate",
+        "elementwise/sigmoid_gate",
+        "any",
+        "elementwise/sigmoid_gate/pinned",
+        "SIGMOID, MUL",
+    ),
+    operation(
+        "SiLU product",
+        "elementwise/silu_product",
+        "any",
+        "elementwise/silu_product/pinned",
+        "SWIGLU",
+    ),
+    operation(
+        "logits",
+        "elementwise/soft_cap",
+        "any",
+        "elementwise/soft_cap/pinned",
+        "SCALE, SCALE, TANH, SCALE",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::table::INVENTORY;
+    use muser_ops::Profile;
+    use muser_ops::pinned::project::route;
+
+    const LANES: [Lane; 2] = [Lane::Strict, Lane::Pinned(Profile::LlamaCppAvx2)];
+
+    #[test]
+    fn every_column_takes_one_rung_and_in_the_pinned_lane_the_right_one() {
+        for lane in LANES {
+            for dtype in DType::ALL {
+                for rows in 1..=17 {
+                    for columns in 1..=70 {
+                        let mut at = 0;
+                        let mut parts: Vec<_> = rungs(lane, dtype, rows, columns).collect();
+                        parts.sort_by_key(|(_, range)| range.start);
+                        for (rung, range) in parts {
+                            assert_eq!(range.start, at, "{lane} {dtype} {rows} x {columns}");
+                            at = range.end;
+                            for column in range {
+                                let want = route(dtype, rows, columns, column);
+                                assert!(rung.route.is_none_or(|r| r == want));
+                                assert_eq!(rung.route.is_some(), lane.profile().is_some());
+                            }
+                        }
+                        assert_eq!(at, columns, "{lane} {dtype} {rows} x {columns}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_that_is_named_exists_and_every_kernel_is_named() {
+        let of_products = LADDER
+            .iter()
+            .flat_map(|r| r.dtypes.iter().map(|&d| r.family.kernel(d)));
+        let of_others = OPERATIONS.iter().flat_map(|o| {
+            let pinned = o.pinned.split(',').next().unwrap();
+            [o.strict.to_owned(), pinned.to_owned()]
+        });
+        let mut named: Vec<String> = of_products.chain(of_others).collect();
+        named.sort_unstable();
+        named.dedup();
+        // A measure of the machine, which computes nothing of a model.
+        let kernels = INVENTORY.iter().filter(|k| **k != "int8_peak");
+        let mut kernels: Vec<String> = kernels.map(|k| (*k).to_owned()).collect();
+        kernels.sort_unstable();
+        assert_eq!(named, kernels);
+    }
+}

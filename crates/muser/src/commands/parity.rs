@@ -1,0 +1,207 @@
+//! `muser parity`: receipts of logits, written and checked.
+
+use crate::cli::{Common, LaneArg};
+use crate::commands::logits::{calls, score};
+use crate::exit::Usage;
+use crate::output::{self, OutFile};
+use crate::receipt::{Logits, Model, Receipt};
+use crate::{backend, load, token_list};
+use anyhow::Context as _;
+use clap::{ArgGroup, Args};
+use muser_ops::Backend as _;
+use sha2::{Digest as _, Sha256};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Writes or checks receipts: which logits, of which tokens, in which
+/// arithmetic, to the bit.
+///
+/// A receipt names a lane (with the profile of the pinned one), a model by its
+/// SHA-256, tokens and the calls that they were given in, and the SHA-256 of
+/// all logits. Checking one computes the logits again, here and now, and needs
+/// neither llama.cpp nor whoever wrote it.
+#[derive(Debug, Args)]
+#[command(
+    group(ArgGroup::new("what").required(true).args(["receipt", "record"])),
+    after_help = "\
+Exit code 0 says that every receipt holds, 1 that one does not.
+
+Examples:
+  muser parity --receipt fixtures/receipts/*.json
+  muser parity --receipt r.json --level avx2 --model FILE.gguf
+  muser parity --record r.json --tokens 4088,377,274 --chunks 1,2
+  muser parity --record r.json --tokens @story.ids --lane pinned --profile llamacpp-avx2"
+)]
+pub(crate) struct ParityArgs {
+    /// Receipts to check
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    receipt: Vec<PathBuf>,
+    /// The receipt to write
+    #[arg(long, value_name = "FILE", requires = "tokens")]
+    record: Option<PathBuf>,
+    /// The tokens to record: 1,2,3 or @FILE
+    #[arg(long, value_name = "IDS", conflicts_with = "receipt")]
+    tokens: Option<String>,
+    /// Sizes of the successive forward calls: 1,4,16 or @FILE; the rest is one
+    #[arg(
+        long,
+        value_name = "SIZES",
+        default_value = "",
+        conflicts_with = "receipt"
+    )]
+    chunks: String,
+    /// Record only if the logits have this SHA-256
+    #[arg(long, value_name = "SHA256", conflicts_with = "receipt")]
+    expect: Option<String>,
+    /// Facts of the reference that gave the expected SHA-256, a JSON file, to
+    /// keep in the receipt
+    #[arg(long, value_name = "FILE", requires = "expect")]
+    reference: Option<PathBuf>,
+    /// Overwrite an existing receipt
+    #[arg(long, conflicts_with = "receipt")]
+    force: bool,
+}
+
+/// Logits that are not the receipt's.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} of {1} receipts do not hold")]
+struct Broken(usize, usize);
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.record {
+        return record(common, args, path);
+    }
+    if common.lane != LaneArg::Strict || common.profile.is_some() || common.threads.is_some() {
+        let what = "--lane, --profile and --threads: a receipt names its own";
+        return Err(Usage(what.to_owned()).into());
+    }
+    let mut broken = 0;
+    for path in &args.receipt {
+        let held = check(common, path).with_context(|| format!("{}", path.display()))?;
+        broken += usize::from(!held);
+    }
+    match broken {
+        0 => Ok(()),
+        _ => Err(Broken(broken, args.receipt.len()).into()),
+    }
+}
+
+/// Whether one receipt holds; says so.
+fn check(common: &Common, path: &Path) -> anyhow::Result<bool> {
+    let receipt = Receipt::read(path)?;
+    let lane = receipt.lane()?;
+    let common = Common {
+        lane: match lane.profile() {
+            Some(_) => LaneArg::Pinned,
+            None => LaneArg::Strict,
+        },
+        profile: lane.profile(),
+        threads: Some(receipt.threads),
+        ..common.clone()
+    };
+    let sha256 = model_sha256(common.model.as_deref())?;
+    if sha256 != receipt.model.sha256 {
+        anyhow::bail!(
+            "the receipt is of another model: expected SHA-256 {} ({}), found {sha256}",
+            receipt.model.sha256,
+            output::plain(&receipt.model.name),
+        );
+    }
+    let (found, level) = compute(&common, &receipt.tokens, &receipt.calls)?;
+    let held = found == receipt.logits;
+    let what = match held {
+        true => "holds".to_owned(),
+        false => format!(
+            "DOES NOT HOLD: expected {} rows of {} with SHA-256 {}, found {} of {} with {}",
+            receipt.logits.rows,
+            receipt.logits.columns,
+            receipt.logits.sha256,
+            found.rows,
+            found.columns,
+            found.sha256
+        ),
+    };
+    output::line(format_args!(
+        "{}: {lane} v{}, {level}, {} threads, {} rows of {} logits: {what}",
+        path.display(),
+        receipt.lane_version,
+        receipt.threads,
+        found.rows,
+        found.columns,
+    ))?;
+    Ok(held)
+}
+
+fn record(common: &Common, args: &ParityArgs, path: &Path) -> anyhow::Result<()> {
+    if path.exists() && !args.force {
+        return Err(crate::exit::Exists(path.to_owned()).into());
+    }
+    let tokens = token_list::read(args.tokens.as_deref().unwrap_or_default())?;
+    if tokens.is_empty() {
+        return Err(Usage("--tokens: expected at least one token".to_owned()).into());
+    }
+    let calls = calls(tokens.len(), &token_list::read(&args.chunks)?)?;
+    let reference = match &args.reference {
+        None => None,
+        Some(path) => {
+            let what = || format!("{} is no JSON file of facts", path.display());
+            let text = std::fs::read_to_string(path).with_context(what)?;
+            Some(serde_json::from_str(&text).with_context(what)?)
+        }
+    };
+    let lane = backend::lane(common)?;
+    let device = backend::open(common)?;
+    let threads = device.info().threads;
+    drop(device);
+    let (logits, _) = compute(common, &tokens, &calls)?;
+    if let Some(expected) = args.expect.as_ref().filter(|e| **e != logits.sha256) {
+        anyhow::bail!(
+            "nothing is recorded: expected logits with SHA-256 {}, found {}",
+            output::plain(expected),
+            logits.sha256
+        );
+    }
+    let name = match &common.model {
+        Some(path) => path.file_name().unwrap_or_default().to_string_lossy(),
+        None => "the embedded model".into(),
+    };
+    let model = Model {
+        name: name.into_owned(),
+        sha256: model_sha256(common.model.as_deref())?,
+    };
+    let receipt = Receipt::new(lane, threads, model, tokens, calls, logits, reference);
+    let mut file = OutFile::create(path, args.force)?;
+    file.write_all(receipt.text()?.as_bytes())?;
+    file.finish()?;
+    output::note(format_args!("{} written", path.display()));
+    Ok(())
+}
+
+/// The logits of the tokens given in these calls, and the level.
+fn compute(common: &Common, tokens: &[u32], calls: &[usize]) -> anyhow::Result<(Logits, String)> {
+    let loaded = load::model(common)?;
+    let mut session = load::session(&loaded.model, None)?;
+    let (mut hash, mut rows, mut columns) = (Sha256::new(), 0, 0);
+    score(&mut session, tokens, calls, &mut |_, row| {
+        let bytes: Vec<u8> = row.iter().flat_map(|l| l.to_le_bytes()).collect();
+        hash.update(&bytes);
+        (rows, columns) = (rows + 1, row.len());
+    })?;
+    let logits = Logits {
+        rows,
+        columns,
+        sha256: hex(&hash.finalize()),
+    };
+    Ok((logits, loaded.device.info().level))
+}
+
+/// The SHA-256 of a model's file.
+fn model_sha256(path: Option<&Path>) -> anyhow::Result<String> {
+    let (_, gguf) = load::file(path)?;
+    Ok(hex(&Sha256::digest(gguf.bytes())))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

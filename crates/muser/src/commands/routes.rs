@@ -1,0 +1,238 @@
+//! `muser routes`: which kernel computes what.
+
+use crate::cli::Common;
+use crate::exit::BadModel;
+use crate::{load, output};
+use clap::Args;
+use muser_cpu::ladder::{LADDER, OPERATIONS, Rows, Rung, rungs};
+use muser_model::{Budget, Role};
+use muser_ops::{Lane, Profile};
+use muser_quant::DType;
+use std::collections::BTreeMap;
+
+/// Shows the ladder: which kernel a product takes, by lane, weight format, rows
+/// of the matrix and width of the batch, and what that is in llama.cpp.
+///
+/// In the strict lane the rung moves no bit. In the pinned lane a change of
+/// rung is a change of arithmetic, at the same widths as in llama.cpp.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+With a model (--model, or --embedded for the one inside), each rung lists the
+matrices that take it.
+
+Examples:
+  muser routes
+  muser routes --model FILE.gguf
+  muser routes --embedded --only pinned
+  muser routes --json | jq '.products[] | select(.lane == \"pinned\")'")]
+pub(crate) struct RoutesArgs {
+    /// List the matrices of the embedded model
+    #[arg(long)]
+    embedded: bool,
+    /// Only this lane's rungs: strict or pinned
+    #[arg(long, value_name = "LANE", value_parser = ["strict", "pinned"])]
+    only: Option<String>,
+    /// Print Markdown tables
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A rung for one format.
+#[derive(serde::Serialize)]
+struct Product {
+    lane: &'static str,
+    format: String,
+    /// The condition on the rows of the matrix.
+    rows: String,
+    /// Widths of the batch.
+    columns: String,
+    /// The columns of such a batch that it computes.
+    part: &'static str,
+    kernel: String,
+    /// The function of llama.cpp whose bits these are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reference: Option<&'static str>,
+    /// Matrices of the model, by class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tensors: Option<BTreeMap<String, usize>>,
+}
+
+#[derive(serde::Serialize)]
+struct Other {
+    operation: &'static str,
+    rows: &'static str,
+    strict: &'static str,
+    pinned: &'static str,
+    reference: &'static str,
+}
+
+#[derive(serde::Serialize)]
+struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    products: Vec<Product>,
+    operations: Vec<Other>,
+}
+
+/// Does it.
+pub(crate) fn run(common: &Common, args: &RoutesArgs) -> anyhow::Result<()> {
+    let model = match (&common.model, args.embedded) {
+        (None, false) => None,
+        (path, _) => {
+            let (name, gguf) = load::file(path.as_deref())?;
+            let budget = Budget::of(&gguf).map_err(|e| BadModel {
+                path: name.clone(),
+                source: e.into(),
+            })?;
+            Some((name, budget))
+        }
+    };
+    let budget = model.as_ref().map(|(_, budget)| budget);
+    let wanted = |rung: &&Rung| args.only.as_ref().is_none_or(|lane| lane == rung.lane);
+    let products = LADDER.iter().filter(wanted).flat_map(|rung| {
+        let of = |&dtype: &DType| product(rung, dtype, budget);
+        rung.dtypes.iter().filter_map(of)
+    });
+    let others = OPERATIONS.iter().map(|o| Other {
+        operation: o.name,
+        rows: o.rows,
+        strict: o.strict,
+        pinned: o.pinned,
+        reference: o.reference,
+    });
+    let report = Report {
+        products: products.collect(),
+        operations: others.collect(),
+        model: model.map(|(name, _)| name),
+    };
+    if args.json {
+        return output::json(&report);
+    }
+    let text = tables(&report, args.markdown);
+    Ok(output::line(format_args!("{}", text.trim_end()))?)
+}
+
+/// The line of a rung; with a model, `None` where none of its matrices takes it.
+fn product(rung: &Rung, dtype: DType, budget: Option<&Budget>) -> Option<Product> {
+    let tensors = budget.map(|budget| tensors(rung, dtype, budget));
+    if tensors.as_ref().is_some_and(BTreeMap::is_empty) {
+        return None;
+    }
+    let columns = match rung.to {
+        Some(to) if to == rung.from => to.to_string(),
+        Some(to) => format!("{} to {to}", rung.from),
+        None => format!("{} and more", rung.from),
+    };
+    let rows = match rung.rows {
+        Rows::Any => "any".to_owned(),
+        Rows::Multiple(n) => format!("multiple of {n}"),
+        Rows::NoMultiple(n) => format!("no multiple of {n}"),
+    };
+    Some(Product {
+        lane: rung.lane,
+        format: dtype.to_string(),
+        rows,
+        columns,
+        part: rung.part.name(),
+        kernel: rung.family.kernel(dtype),
+        reference: rung.route.map(|r| r.reference()),
+        tensors,
+    })
+}
+
+/// The matrices that take the rung at some width, counted by class.
+fn tensors(rung: &Rung, dtype: DType, budget: &Budget) -> BTreeMap<String, usize> {
+    let lane = match rung.lane {
+        "strict" => Lane::Strict,
+        // The profiles share the ladder.
+        _ => Lane::Pinned(Profile::LlamaCppAvx2),
+    };
+    let mut classes = BTreeMap::new();
+    let matrices = budget.tensors().iter().filter(|t| {
+        // Embedding rows are decoded and multiplied with nothing.
+        t.dtype == dtype && !t.role.is_norm() && t.role != Role::Embedding
+    });
+    for tensor in matrices {
+        let takes = |width| {
+            let mut all = rungs(lane, dtype, tensor.rows, width);
+            all.any(|(r, _)| std::ptr::eq(r, rung))
+        };
+        if (1..=64).any(takes) {
+            *classes.entry(tensor.role.class().to_owned()).or_default() += 1;
+        }
+    }
+    classes
+}
+
+fn tables(report: &Report, markdown: bool) -> String {
+    let mut head = vec![
+        "lane",
+        "format",
+        "rows",
+        "columns",
+        "part",
+        "kernel",
+        "in llama.cpp",
+    ];
+    if report.model.is_some() {
+        head.push("matrices");
+    }
+    let rows = report.products.iter().map(|p| {
+        let mut row = vec![
+            p.lane.to_owned(),
+            p.format.clone(),
+            p.rows.clone(),
+            p.columns.clone(),
+            p.part.to_owned(),
+            p.kernel.clone(),
+            p.reference.unwrap_or("-").to_owned(),
+        ];
+        if let Some(tensors) = &p.tensors {
+            let list = tensors.iter().map(|(class, n)| format!("{class} x {n}"));
+            row.push(list.collect::<Vec<_>>().join(", "));
+        }
+        row
+    });
+    let mut text = String::new();
+    if let Some(model) = &report.model {
+        text += &format!("{}\n\n", output::plain(model));
+    }
+    text += &table(&head, &rows.collect::<Vec<_>>(), markdown);
+    text.push('\n');
+    let head = ["operation", "rows", "strict", "pinned", "in llama.cpp"];
+    let rows = report.operations.iter().map(|o| {
+        [o.operation, o.rows, o.strict, o.pinned, o.reference]
+            .map(str::to_owned)
+            .to_vec()
+    });
+    text += &table(&head, &rows.collect::<Vec<_>>(), markdown);
+    text
+}
+
+/// A table of left-aligned columns, or its Markdown.
+fn table(head: &[&str], rows: &[Vec<String>], markdown: bool) -> String {
+    let head: Vec<String> = head.iter().map(|h| (*h).to_owned()).collect();
+    let mut text = String::new();
+    if markdown {
+        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+        text += &line(&head);
+        text += &format!("|{}\n", " --- |".repeat(head.len()));
+        rows.iter().for_each(|row| text += &line(row));
+        return text;
+    }
+    let width = |c: usize| {
+        let cells = rows.iter().chain([&head]).filter_map(|row| row.get(c));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells = row.iter().zip(&widths).map(|(c, &w)| format!("{c:<w$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
