@@ -79,6 +79,10 @@ pub enum Part {
     AfterPanels,
     /// Whole groups of four.
     Fours,
+    /// [`Part::Fours`] that lie in [`Part::Panels`].
+    FoursInPanels,
+    /// The other ones.
+    FoursAfterPanels,
     /// Those after [`Part::Fours`].
     AfterFours,
 }
@@ -94,6 +98,8 @@ impl Part {
             Self::Panels => 0..panels,
             Self::AfterPanels => panels..columns,
             Self::Fours => 0..fours,
+            Self::FoursInPanels => 0..fours.min(panels),
+            Self::FoursAfterPanels => fours.min(panels)..fours,
             Self::AfterFours => fours..columns,
         }
     }
@@ -105,6 +111,8 @@ impl Part {
             Self::Panels => "panels of 16",
             Self::AfterPanels => "after panels",
             Self::Fours => "groups of 4",
+            Self::FoursInPanels => "groups of 4 in panels",
+            Self::FoursAfterPanels => "groups of 4 after panels",
             Self::AfterFours => "after groups",
         }
     }
@@ -117,6 +125,8 @@ pub enum Family {
     Matvec,
     /// `matvec/…/tiled`: the same in the pinned lane's tiled route.
     MatvecTiled,
+    /// `matvec/…/fours`: the same, a link every 64 codes.
+    MatvecFours,
     /// `matmul/…`: panels of 16 columns.
     Matmul,
     /// `matmul/…/fours`: the same, a link every 64 codes.
@@ -135,6 +145,7 @@ impl Family {
         let (before, after) = match self {
             Self::Matvec => ("matvec", ""),
             Self::MatvecTiled => ("matvec", "/tiled"),
+            Self::MatvecFours => ("matvec", "/fours"),
             Self::Matmul => ("matmul", ""),
             Self::MatmulFours => ("matmul", "/fours"),
             Self::MatmulTiled => ("matmul", "/tiled"),
@@ -205,9 +216,25 @@ pub const LADDER: &[Rung] = &[
     pinned(
         Q4,
         EIGHTS,
-        (4, None),
+        (4, Some(PANEL_FROM - 1)),
         Part::Fours,
+        Family::MatvecFours,
+        Route::InterleavedFour,
+    ),
+    pinned(
+        Q4,
+        EIGHTS,
+        (PANEL_FROM, None),
+        Part::FoursInPanels,
         Family::MatmulFours,
+        Route::InterleavedFour,
+    ),
+    pinned(
+        Q4,
+        EIGHTS,
+        (PANEL_FROM, None),
+        Part::FoursAfterPanels,
+        Family::MatvecFours,
         Route::InterleavedFour,
     ),
     pinned(

@@ -145,6 +145,7 @@ impl Input<'_> {
                 );
             }
             Family::Lanes => by_dtype!(lanes_q4_k, lanes_q5_k, lanes_q6_k, x),
+            Family::MatvecFours => t.matvec_q4_k_fours(w, x, blocks, n, tile),
             Family::MatmulFours => t.matmul_q4_k_fours(w, panels, blocks, n, tile),
             Family::GgmlDot => unreachable!("the ladder has it for float weights alone"),
         }

@@ -102,6 +102,9 @@ table! {
     /// Q4_K rows with vectors, by the pinned lane's tiled route.
     "matvec/q4_k/tiled" matvec_q4_k_tiled = matvec::q4_k::matvec_tiled
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q4_K rows with vectors, by the pinned lane's interleaved route of four.
+    "matvec/q4_k/fours" matvec_q4_k_fours = matvec::q4_k::matvec_fours
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
     /// Q5_K rows with vectors, by the pinned lane's tiled route.
     "matvec/q5_k/tiled" matvec_q5_k_tiled = matvec::q5_k::matvec_tiled
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);

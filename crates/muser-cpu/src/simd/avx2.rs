@@ -347,6 +347,17 @@ pub(crate) fn zero4() -> __m128 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
+    let wide = _mm256_cvtepu8_epi16(scales_mins_bytes(w));
+    (
+        _mm256_permute2x128_si256::<0x00>(wide, wide),
+        _mm256_extracti128_si256::<1>(wide),
+    )
+}
+/// The scales of a Q4_K or Q5_K block in the lower eight bytes, its minima in the
+/// upper.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
     let header = load128(w, 0);
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let low = _mm_shuffle_epi32::<0b11_10_11_01>(header);
@@ -354,12 +365,7 @@ pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
     let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4));
     let low_mask = _mm_setr_epi32(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f);
     let high_mask = _mm_setr_epi32(0, 0x3030_3030, 0, 0x3030_3030);
-    let both = _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, high_mask));
-    let wide = _mm256_cvtepu8_epi16(both);
-    (
-        _mm256_permute2x128_si256::<0x00>(wide, wide),
-        _mm256_extracti128_si256::<1>(wide),
-    )
+    _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, high_mask))
 }
 /// Σ scale · code · activation in 8 lanes; vector j of codes is sub-block j.
 #[inline]
@@ -373,6 +379,35 @@ pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, scale));
     }
     sum
+}
+
+/// [`dot_scaled`] over the sub-blocks 2 g and 2 g + 1.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn group_sum(codes: &[__m256i; 8], scales: __m256i, g: usize, q: &[i8; 256]) -> __m256i {
+    let mut sum = _mm256_setzero_si256();
+    for j in 2 * g..2 * g + 2 {
+        let pick = _mm256_set1_epi16(i16::from_le_bytes([2 * j as u8, 2 * j as u8 + 1]));
+        let scale = _mm256_shuffle_epi8(scales, pick);
+        let pairs = _mm256_maddubs_epi16(codes[j], load_codes(q, 32 * j));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, scale));
+    }
+    sum
+}
+/// Dword j of vector i to dword i of vector j.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn turn4(v: [__m128i; 4]) -> [__m128i; 4] {
+    let a = _mm_unpacklo_epi32(v[0], v[1]);
+    let b = _mm_unpackhi_epi32(v[0], v[1]);
+    let c = _mm_unpacklo_epi32(v[2], v[3]);
+    let d = _mm_unpackhi_epi32(v[2], v[3]);
+    [
+        _mm_unpacklo_epi64(a, c),
+        _mm_unpackhi_epi64(a, c),
+        _mm_unpacklo_epi64(b, d),
+        _mm_unpackhi_epi64(b, d),
+    ]
 }
 
 /// Rows side by side of the matrix-matrix rung at 16 columns. Two 8-lane

@@ -327,6 +327,120 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
     _mm512_dpwssd_epi32(_mm512_madd_epi16(first, scales[0]), second, scales[1])
 }
 
+/// The scales of four rows for sums of quads in i32, `[row][group of 64]`: a word
+/// of scale and one of zero, sub-block 2 g in the lower lanes, 2 g + 1 in the
+/// upper.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn scales_of_groups(scales_mins: __m512i) -> [[__m512i; 4]; 4] {
+    let rows = [
+        _mm512_shuffle_i32x4::<0b00_00_00_00>(scales_mins, scales_mins),
+        _mm512_shuffle_i32x4::<0b01_01_01_01>(scales_mins, scales_mins),
+        _mm512_shuffle_i32x4::<0b10_10_10_10>(scales_mins, scales_mins),
+        _mm512_shuffle_i32x4::<0b11_11_11_11>(scales_mins, scales_mins),
+    ];
+    // Of each dword the lowest byte is a scale; 0x80 in a shuffle gives zero.
+    let pick = |g: i64| {
+        let word = |k: i64| 0x8080_8000_8080_8000u64.cast_signed() | k * 0x0000_0001_0000_0001;
+        let (low, high) = (word(2 * g), word(2 * g + 1));
+        _mm512_setr_epi64(low, low, low, low, high, high, high, high)
+    };
+    let picks = [pick(0), pick(1), pick(2), pick(3)];
+    rows.map(|row| picks.map(|pick| _mm512_shuffle_epi8(row, pick)))
+}
+/// Scaled sums of each 64 codes of four rows: four rows in each 128-bit lane, a
+/// lane a group.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn group_sums(
+    codes: &[[__m512i; 4]; 4],
+    scales: &[[__m512i; 4]; 4],
+    q: &[i8; 256],
+) -> __m512i {
+    let mut groups = [_mm512_setzero_si512(); 4];
+    for (g, sum) in groups.iter_mut().enumerate() {
+        let q = load_codes(q, 64 * g);
+        let mut t = [_mm512_setzero_si512(); 4];
+        for (r, t) in t.iter_mut().enumerate() {
+            let quads = _mm512_dpbusd_epi32(*t, codes[r][g], q);
+            // A quad fits in the lower word: 4 · 15 · 127.
+            *t = _mm512_madd_epi16(quads, scales[r][g]);
+        }
+        let a = _mm512_add_epi32(
+            _mm512_unpacklo_epi32(t[0], t[1]),
+            _mm512_unpackhi_epi32(t[0], t[1]),
+        );
+        let b = _mm512_add_epi32(
+            _mm512_unpacklo_epi32(t[2], t[3]),
+            _mm512_unpackhi_epi32(t[2], t[3]),
+        );
+        *sum = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    }
+    let fold = |a, b| {
+        _mm512_add_epi32(
+            _mm512_shuffle_i32x4::<0x44>(a, b),
+            _mm512_shuffle_i32x4::<0xee>(a, b),
+        )
+    };
+    let (low, high) = (fold(groups[0], groups[1]), fold(groups[2], groups[3]));
+    _mm512_add_epi32(
+        _mm512_shuffle_i32x4::<0x88>(low, high),
+        _mm512_shuffle_i32x4::<0xdd>(low, high),
+    )
+}
+/// Dword j of lane i to dword i of lane j.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn turn4(v: __m512i) -> __m512i {
+    let turn = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_permutexvar_epi32(turn, v)
+}
+/// `acc = fma(f32(sum), factor · y, acc)` for the four lanes of sums, one after
+/// the other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn four_links(sums: __m512i, factor: __m128, y: f32, acc: __m128) -> __m128 {
+    let sums = _mm512_cvtepi32_ps(sums);
+    let factor = _mm_mul_ps(factor, _mm_set1_ps(y));
+    let acc = _mm_fmadd_ps(_mm512_castps512_ps128(sums), factor, acc);
+    let acc = _mm_fmadd_ps(_mm512_extractf32x4_ps::<1>(sums), factor, acc);
+    let acc = _mm_fmadd_ps(_mm512_extractf32x4_ps::<2>(sums), factor, acc);
+    _mm_fmadd_ps(_mm512_extractf32x4_ps::<3>(sums), factor, acc)
+}
+/// Σ scale · code · activation in the eight lanes of the pinned lane: lane l
+/// takes every eighth quad. Sums of quads of two groups share a dword; of four
+/// quads each word of `scales` is one's.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn dot_lanes(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {
+    let zero = _mm512_setzero_si512();
+    let quads = |g: usize| _mm512_dpbusd_epi32(zero, codes[g], load_codes(q, 64 * g));
+    // The lower words of the first, the lower words of the second above them.
+    let both = |a, b| _mm512_mask_blend_epi16(0xaaaa_aaaa, a, _mm512_slli_epi32::<16>(b));
+    let first = _mm512_madd_epi16(both(quads(0), quads(1)), scales[0]);
+    let sum = _mm512_dpwssd_epi32(first, both(quads(2), quads(3)), scales[1]);
+    let high = _mm512_extracti64x4_epi64::<1>(sum);
+    _mm256_add_epi32(_mm512_castsi512_si256(sum), high)
+}
+/// The scales of a Q4_K or Q5_K block for [`dot_lanes`], from bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn scales_for_lanes(scales: __m128i) -> [__m512i; 2] {
+    let scales = _mm512_broadcast_i32x4(scales);
+    let pick = |g: i64| {
+        let word = |k: i64| {
+            let pair = 0x8000_8000_8000_8000u64.cast_signed();
+            pair | k * 0x0000_0001_0000_0001 | (k + 2) * 0x0001_0000_0001_0000
+        };
+        let (low, high) = (word(4 * g), word(4 * g + 1));
+        _mm512_setr_epi64(low, low, low, low, high, high, high, high)
+    };
+    [
+        _mm512_shuffle_epi8(scales, pick(0)),
+        _mm512_shuffle_epi8(scales, pick(1)),
+    ]
+}
+
 pub(crate) use super::avx2::prefetch;
 
 /// Rows side by side of the matrix-matrix rung at 16 columns: 8 sums of

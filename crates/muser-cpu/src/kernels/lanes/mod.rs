@@ -215,6 +215,61 @@ macro_rules! with_minima {
     };
 }
 
+/// [`with_minima`] at the avx512 level.
 #[cfg(target_arch = "x86_64")]
-pub(crate) use with_minima;
+macro_rules! with_minima_512 {
+    () => {
+        use super::MINIMA;
+        use crate::kernels::lanes::{AHEAD, minima};
+        use crate::kernels::quantize::Block;
+        use crate::rows::Tile;
+        use crate::simd::avx2 as v;
+        use crate::simd::avx512::{dot_lanes, scales_for_lanes};
+        use std::arch::x86_64::*;
+
+        $crate::kernels::lanes::driver!(
+            "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+        );
+
+        /// One row with N columns.
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        fn row<const N: usize>(w: &[u8], x: [&[Block]; N]) -> [f32; N] {
+            let mut acc = [v::splat(0.0); N];
+            let mut low = [v::zero4(); N];
+            let blocks = x[0].len();
+            for (b, bytes) in w.as_chunks::<BYTES>().0.iter().take(blocks).enumerate() {
+                v::prefetch(w, b * BYTES + AHEAD, BYTES);
+                let codes = codes(bytes);
+                let header = v::scales_mins_bytes(bytes);
+                let scales = scales_for_lanes(header);
+                let mins = _mm_cvtepu8_epi16(_mm_srli_si128::<8>(header));
+                let (d, dmin) = (v::factor_at(bytes, 0), v::factor_at(bytes, 2));
+                for n in 0..N {
+                    let x = &x[n][b];
+                    let sum = dot_lanes(codes, scales, &x.q);
+                    let factor = v::splat(x.d * d);
+                    acc[n] = v::fma(factor, _mm256_cvtepi32_ps(sum), acc[n]);
+                    let min = _mm_madd_epi16(mins, v::load_sums8(&x.sums32));
+                    let min = match MINIMA {
+                        minima::LANES => min,
+                        _ => v::sum_all4(min),
+                    };
+                    let factor = _mm_set1_ps(-x.d * dmin);
+                    low[n] = _mm_fmadd_ps(factor, _mm_cvtepi32_ps(min), low[n]);
+                }
+            }
+            std::array::from_fn(|n| {
+                let low = match MINIMA {
+                    minima::LANES => v::fold4(low[n]),
+                    _ => _mm_cvtss_f32(low[n]),
+                };
+                v::halve_lanes(acc[n]) + low
+            })
+        }
+    };
+}
+
 pub(crate) use {driver, scalar};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use {with_minima, with_minima_512};

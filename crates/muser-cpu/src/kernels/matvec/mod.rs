@@ -72,7 +72,7 @@ macro_rules! k_quant_driver {
 
         #[inline]
         #[target_feature(enable = $features)]
-        fn by<const LINK: u8>(
+        pub(crate) fn by<const LINK: u8>(
             w: &[u8],
             x: &[Block],
             blocks: usize,
@@ -113,6 +113,25 @@ macro_rules! k_quant_driver {
                 }
             }
             N
+        }
+    };
+}
+
+/// The kernel of the pinned lane's interleaved route of four columns, beside
+/// [`k_quant_driver`]'s.
+#[cfg(target_arch = "x86_64")]
+macro_rules! k_quant_fours {
+    ($features:literal) => {
+        /// The same with a link every 64 codes.
+        #[target_feature(enable = $features)]
+        pub(crate) fn matvec_fours(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
+            by::<{ link::FOURS }>(w, x, blocks, columns, tile);
         }
     };
 }
@@ -213,6 +232,20 @@ macro_rules! with_minima {
                 let header = v::headers4([w[0], w[1], w[2], w[3]]);
                 let factors = v::factors4(header);
                 let scales_mins = v::scales_mins4(header);
+                let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
+                if LINK == link::FOURS {
+                    let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
+                    let scales = v::scales_of_groups(scales_mins);
+                    for n in 0..N {
+                        let x = &x[n][b];
+                        let sums = v::group_sums(&codes, &scales, &x.q);
+                        acc[n] = v::four_links(sums, factors.0, x.d, acc[n]);
+                        let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
+                        let min = v::turn4(_mm512_madd_epi16(mins, sums32));
+                        accm[n] = v::four_links(min, factors.1, x.d, accm[n]);
+                    }
+                    continue;
+                }
                 let mut sums = [[_mm512_setzero_si512(); ROWS]; N];
                 for r in 0..ROWS {
                     let codes = codes(w[r]);
@@ -221,7 +254,6 @@ macro_rules! with_minima {
                         sums[n][r] = v::dot_scaled(codes, scales, &x[n][b].q);
                     }
                 }
-                let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
                 for n in 0..N {
                     let x = &x[n][b];
                     let sum = v::sum4(sums[n]);
@@ -275,6 +307,27 @@ macro_rules! with_minima {
             for b in 0..blocks {
                 prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
                 let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
+                if LINK == link::FOURS {
+                    let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
+                    let header = w.map(|w| v::scales_mins(w));
+                    let four = [&w[0][..], &w[1][..], &w[2][..], &w[3][..]];
+                    let (d, dmin) = (factors4(four, 0), factors4(four, 2));
+                    for n in 0..N {
+                        let x = &x[n][b];
+                        let sums32 = load_sums8(&x.sums32);
+                        let min = header.map(|(_, mins)| _mm_madd_epi16(mins, sums32));
+                        let min = v::turn4(min);
+                        for g in 0..4 {
+                            let mut sums = [_mm256_setzero_si256(); ROWS];
+                            for r in 0..ROWS {
+                                sums[r] = v::group_sum(&codes[r], header[r].0, g, &x.q);
+                            }
+                            acc[n] = chain4(v::sum4(sums), d, x.d, acc[n]);
+                            accm[n] = chain4(min[g], dmin, x.d, accm[n]);
+                        }
+                    }
+                    continue;
+                }
                 let mut sums = [[_mm256_setzero_si256(); ROWS]; N];
                 let mut mins = [[_mm_setzero_si128(); ROWS]; N];
                 for r in 0..ROWS {
@@ -335,8 +388,13 @@ macro_rules! with_minima_scalar {
 
         impl Unpacked {
             fn dot(&self, x: &Block) -> (i32, i32) {
+                self.dot_of(x, 0..8)
+            }
+
+            /// S and M over some sub-blocks.
+            fn dot_of(&self, x: &Block, of: std::ops::Range<usize>) -> (i32, i32) {
                 let (mut sum, mut min) = (0, 0);
-                for j in 0..8 {
+                for j in of {
                     let codes = &self.codes[32 * j..][..32];
                     let products = codes.iter().zip(&x.q[32 * j..][..32]);
                     let dot: i32 = products.map(|(&c, &q)| i32::from(c) * i32::from(q)).sum();
@@ -439,4 +497,4 @@ macro_rules! float_kernel {
 
 pub(crate) use {float_kernel, k_quant_scalar, with_minima_scalar};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use {k_quant_driver, with_minima};
+pub(crate) use {k_quant_driver, k_quant_fours, with_minima};

@@ -1,6 +1,8 @@
-//! Q5_K rows by lanes at the avx512 level: the avx2 kernel.
-//!
-//! The contract's eight lanes are a 256-bit register, and the rung is for few
-//! columns, where the stream of weights is the limit and not the arithmetic.
+//! Q5_K rows by lanes with AVX-512: 4 `vpdpbusd` leave the sums of quads, two
+//! groups of them share dwords so that 2 `vpmaddwd` scale and add them, and one
+//! fold by halves makes the contract's eight lanes.
 
-pub(crate) use super::avx2::lanes;
+use crate::kernels::matvec::q5_k::avx512::codes;
+use muser_quant::q5_k::BYTES;
+
+crate::kernels::lanes::with_minima_512!();

@@ -17,10 +17,14 @@ with_minima!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
 );
 
+crate::kernels::matvec::k_quant_fours!(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+);
+
 /// The 256 codes in natural order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
+pub(crate) fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
     let shift = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
     let nibble = _mm512_set1_epi8(15);
     let mut out = [_mm512_setzero_si512(); 4];

@@ -20,7 +20,7 @@ with_minima!(
 /// The 256 codes in natural order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
+pub(crate) fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
     let shift = _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4);
     let nibble = _mm512_set1_epi8(15);
     let high = _mm512_broadcast_i64x4(v::load256(w, 16));

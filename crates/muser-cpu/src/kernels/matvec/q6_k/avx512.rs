@@ -61,7 +61,7 @@ fn quad<const N: usize, const LINK: u8>(
 /// The 256 codes, `0..=63`, in natural order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
+pub(crate) fn codes(w: &[u8; BYTES]) -> [__m512i; 4] {
     let nibble = _mm512_set1_epi8(15);
     let pair = _mm512_set1_epi8(0x30);
     let mut out = [_mm512_setzero_si512(); 4];
