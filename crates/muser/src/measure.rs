@@ -5,6 +5,7 @@ use crate::backend::{self, Device};
 use crate::cli::Common;
 use crate::exit::BadModel;
 use crate::load;
+use muser_cpu::Level;
 use muser_engine::Token;
 use muser_gguf::Gguf;
 use muser_model::{ModelError, Transformer};
@@ -31,6 +32,22 @@ impl Subject {
         let (name, gguf) = load::file(common.model.as_deref())?;
         let device = backend::open(common)?;
         Ok(Self { name, gguf, device })
+    }
+
+    /// The same backend with the kernels of another level that is no slower than
+    /// it must be; with its own where the machine has no other.
+    pub(crate) fn second(&self, common: &Common) -> anyhow::Result<Arc<Device>> {
+        let own = self.device.level();
+        let others = Level::available().into_iter();
+        let other = others
+            .filter(|&l| l != own && l != Level::Scalar)
+            .next_back();
+        let common = Common {
+            level: Some(other.unwrap_or(own)),
+            threads: Some(self.device.info().threads),
+            ..common.clone()
+        };
+        backend::open(&common)
     }
 
     /// The model on a backend; without its tokenizer, which costs time and

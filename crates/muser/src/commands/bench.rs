@@ -15,7 +15,7 @@ use muser_model::{Budget, Want};
 use muser_ops::Backend;
 use rig::Rig;
 use serde::Serialize;
-use verify::{Proof, WrongAnswer, verify};
+use verify::{Proof, WrongAnswer, verify, verify_widths};
 
 /// Measures tokens a second over batch widths and depths of the context, and
 /// how near that is to the machine's read bandwidth and int8 peak.
@@ -26,6 +26,8 @@ prefill  calls of WIDTH tokens that give the logits of the last, from width 2
 
 Nothing is timed before it is proved: at each depth, the SHA-256 of the logits
 must be the same in one batch, one token at a time, and in calls of each width.
+In the pinned lane, where widths differ, each must give the same bits with the
+kernels of a second instruction set (where there is one, else a second time).
 Rounds go over all widths in turn. Bytes are weights and KV, each once a call;
 operations are those of matrices and attention, two a multiply-add. The limit is
 the lower of what bandwidth and peak allow; a model that fits in a cache can go
@@ -159,6 +161,11 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
     };
     let ids = tokens(beyond, model.config().vocab);
     let mut rig = Rig::new(&model, &ids);
+    let witness = match model.lane().width_matters() {
+        true => Some(subject.on(subject.second(common)?)?),
+        false => None,
+    };
+    let mut witness = witness.as_ref().map(|model| Rig::new(model, &ids));
     let mut report = Report {
         file: subject.name,
         setting: Setting::of(&subject.device.info()),
@@ -169,7 +176,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
         results: Vec::new(),
     };
     for depth in depths {
-        bench.depth(&mut rig, depth, &mut report)?;
+        bench.depth(&mut rig, witness.as_mut(), depth, &mut report)?;
     }
     bench.bar.finish_and_clear();
     if args.json {
@@ -209,6 +216,7 @@ impl Bench<'_> {
     fn depth<B: Backend>(
         &mut self,
         rig: &mut Rig<'_, B>,
+        witness: Option<&mut Rig<'_, B>>,
         depth: usize,
         report: &mut Report,
     ) -> anyhow::Result<()> {
@@ -216,7 +224,14 @@ impl Bench<'_> {
         self.bar.set_message(format!("depth {depth}: proof"));
         rig.go_to(depth)?;
         let run = &mut |width, want| Ok(rig.rows(width, rows, want)?);
-        let proof = verify(&self.widths, rows, depth, run)?;
+        let proof = match witness {
+            None => verify(&self.widths, rows, depth, run)?,
+            Some(rig) => {
+                rig.go_to(depth)?;
+                let witness = &mut |width, want| Ok(rig.rows(width, rows, want)?);
+                verify_widths(&self.widths, rows, depth, run, witness)?
+            }
+        };
         self.bar.inc(1);
         let mut cases = self.cases(rig, &proof)?;
         for _ in 0..self.args.repeats {
@@ -253,7 +268,7 @@ impl Bench<'_> {
                 cases.push(Case {
                     mode,
                     width,
-                    last: last.clone(),
+                    last: last[mode as usize].clone(),
                     calls: calls.ceil().clamp(1.0, 1e6) as u32,
                     samples: Vec::new(),
                 });

@@ -1,4 +1,9 @@
 //! The proof before the clock: every width gives the bits of the reference.
+//!
+//! In the pinned lane each width has bits of its own, those that llama.cpp
+//! gives at that width. There the reference of a width is a second backend, of
+//! another instruction set; where the machine has no second one, the same calls
+//! once more.
 
 use super::rig::Rows;
 use muser_model::Want;
@@ -20,8 +25,46 @@ pub(super) struct WrongAnswer {
 pub(super) struct Proof {
     /// SHA-256 of the reference's rows.
     pub(super) hash: String,
-    /// The last row of a call of each width, in the order of the widths.
-    pub(super) last: Vec<String>,
+    /// The last row of a call of each width, in the order of the widths: of one
+    /// that gives all logits, and of one that gives the last.
+    pub(super) last: Vec<[String; 2]>,
+}
+
+/// The proof of a lane where the width matters: each width in both modes by the
+/// subject (`run`) and by the `witness`.
+pub(super) fn verify_widths(
+    widths: &[usize],
+    rows: usize,
+    depth: usize,
+    run: &mut dyn FnMut(usize, Want) -> anyhow::Result<Rows>,
+    witness: &mut dyn FnMut(usize, Want) -> anyhow::Result<Rows>,
+) -> anyhow::Result<Proof> {
+    let (mut last, mut hashes) = (Vec::new(), Vec::new());
+    for &width in widths {
+        let mut both = [String::new(), String::new()];
+        for (i, want) in [Want::All, Want::Last].into_iter().enumerate() {
+            let (found, expected) = (run(width, want)?, witness(width, want)?);
+            if found != expected {
+                return Err(WrongAnswer {
+                    what: format!("depth {depth}, calls of {width} tokens, {want:?}"),
+                    expected: expected.hash,
+                    found: found.hash,
+                }
+                .into());
+            }
+            let row = if want == Want::All { width - 1 } else { 0 };
+            let Some(row) = found.each.get(row) else {
+                anyhow::bail!("calls of {width} tokens gave {} rows", found.each.len());
+            };
+            both[i].clone_from(row);
+            if want == Want::All && width <= rows {
+                hashes.push(found.hash);
+            }
+        }
+        last.push(both);
+    }
+    let hash = hashes.first().cloned().unwrap_or_default();
+    Ok(Proof { hash, last })
 }
 
 /// Computes `rows` rows in one batch, one at a time, and in calls of each
@@ -61,7 +104,7 @@ pub(super) fn verify(
         let one = run(width, Want::Last)?;
         let found = one.each.last().map_or("none", String::as_str);
         check(width, "the last logits", expected, found)?;
-        last.push(expected.clone());
+        last.push([expected.clone(), expected.clone()]);
     }
     let hash = reference.hash;
     Ok(Proof { hash, last })
@@ -98,7 +141,25 @@ mod tests {
     fn equal_answers_are_proved() {
         let proof = prove(&|_, _, _| false).unwrap();
         assert_eq!(proof.hash, "0,1,2,3");
-        assert_eq!(proof.last, ["0", "2", "3", "8"]);
+        let last = ["0", "2", "3", "8"].map(|row| [row.to_owned(), row.to_owned()]);
+        assert_eq!(proof.last, last);
+    }
+
+    #[test]
+    fn widths_are_proved_each_by_its_witness() {
+        let prove = |wrong: &dyn Fn(usize, usize, Want) -> bool| {
+            let run = &mut |w, want| honest(w, 4, want, &|w, _, _| w == 3);
+            let witness =
+                &mut |w, want| honest(w, 4, want, &|w, i, want| (w == 3) != wrong(w, i, want));
+            verify_widths(&[1, 3], 4, 7, run, witness)
+        };
+        let proof = prove(&|_, _, _| false).unwrap();
+        let last = ["0", "2!"].map(|row| [row.to_owned(), row.to_owned()]);
+        assert_eq!(proof.last, last, "another answer, but the witness's too");
+        for want in [Want::All, Want::Last] {
+            let error = prove(&|w, i, wanted| (w, i, wanted) == (3, 2, want)).unwrap_err();
+            assert!(error.is::<WrongAnswer>(), "{error}");
+        }
     }
 
     #[test]
