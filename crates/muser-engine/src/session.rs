@@ -155,9 +155,16 @@ impl<B: Backend> Session<B> {
         self.cut_back(common.min(tokens.len().saturating_sub(1)))
     }
 
-    /// Bytes of K and V held, those shared with clones included.
+    /// Bytes held, those shared with clones included.
     pub fn bytes(&self) -> u64 {
-        self.cache.bytes()
+        let rest = size_of_val(&self.logits[..]) + size_of_val(&self.tokens[..]);
+        self.cache.bytes().saturating_add(rest as u64)
+    }
+
+    /// Forgets the logits, not the past: the last token has to be evaluated
+    /// again for them.
+    pub fn forget_logits(&mut self) {
+        self.logits = Vec::new();
     }
 
     /// Evaluates one more token.

@@ -1,6 +1,7 @@
 //! From logits to one token, the same on every machine.
 //!
 //! ```text
+//! allowed    l_i = -inf for tokens that a grammar rules out
 //! bias       l_i += bias_i
 //! penalties  for tokens i among the last n of the history, c_i times:
 //!                l_i = l_i > 0 ? l_i / repeat : l_i · repeat
@@ -67,7 +68,21 @@ impl Sampler {
     /// # Errors
     /// A logit that is not finite, or a bias that rules out every token.
     pub fn sample(&mut self, logits: &[f32], history: &[Token]) -> Result<Token, Error> {
-        self.adjust(logits, history)?;
+        self.sample_among(logits, history, None)
+    }
+
+    /// [`Sampler::sample`] among the tokens allowed: bit i % 32 of word i / 32.
+    /// What the words do not reach is not.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`]; no token allowed.
+    pub fn sample_among(
+        &mut self,
+        logits: &[f32],
+        history: &[Token],
+        allowed: Option<&[u32]>,
+    ) -> Result<Token, Error> {
+        self.adjust(logits, history, allowed)?;
         let best = argmax(&self.adjusted).ok_or(Error::NothingToSample)?;
         if self.params.temperature == 0.0 {
             return Ok(best);
@@ -77,7 +92,12 @@ impl Sampler {
     }
 
     /// Bias and penalties, into `adjusted`.
-    fn adjust(&mut self, logits: &[f32], history: &[Token]) -> Result<(), Error> {
+    fn adjust(
+        &mut self,
+        logits: &[f32],
+        history: &[Token],
+        allowed: Option<&[u32]>,
+    ) -> Result<(), Error> {
         if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
             let found = logits[token];
             return Err(Error::NonFiniteLogit { token, found });
@@ -85,6 +105,13 @@ impl Sampler {
         self.adjusted.clear();
         // Adding zero turns -0 into +0: the two must tie.
         self.adjusted.extend(logits.iter().map(|l| l + 0.0));
+        if let Some(words) = allowed {
+            for (i, l) in self.adjusted.iter_mut().enumerate() {
+                if words.get(i / 32).is_none_or(|w| w >> (i % 32) & 1 == 0) {
+                    *l = f32::NEG_INFINITY;
+                }
+            }
+        }
         for &(token, bias) in &self.params.logit_bias {
             if let Some(l) = self.adjusted.get_mut(token as usize) {
                 *l += bias;

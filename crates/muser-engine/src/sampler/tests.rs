@@ -237,3 +237,23 @@ proptest! {
         prop_assert_eq!(draws(all, &logits, 3), draws(none, &logits, 3));
     }
 }
+
+#[test]
+fn only_what_is_allowed_is_sampled() {
+    let logits: Vec<f32> = (0..70).map(|i| i as f32 / 10.0).collect();
+    // Tokens 3 and 40.
+    let words = [1 << 3, 1 << 8];
+    for temperature in [0.0, 1.0] {
+        let params = SamplingParams {
+            temperature,
+            ..SamplingParams::default()
+        };
+        let mut s = Sampler::new(params, 70).unwrap();
+        for _ in 0..50 {
+            let token = s.sample_among(&logits, &[], Some(&words)).unwrap();
+            assert!(token == 40 || (token == 3 && temperature > 0.0), "{token}");
+        }
+        let none = s.sample_among(&logits, &[], Some(&[])).unwrap_err();
+        assert!(matches!(none, Error::NothingToSample));
+    }
+}

@@ -1,0 +1,129 @@
+//! Routes that are not OpenAI's: what users of llama.cpp's server know, and
+//! what operators need.
+
+use super::body::{fields, off_thread};
+use super::chat::{Choice, conversation, tools};
+use super::{App, params};
+use crate::error::{ApiError, json_response};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use muser_engine::{Error, Token};
+use muser_text::{EncodeOptions, Special, Tokenizer};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The page. It loads nothing else, and may not: the policy says so to the
+/// browser.
+pub(super) async fn page() -> Response {
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                  connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+                  frame-ancestors 'none'";
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, policy),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, include_str!("../page.html")).into_response()
+}
+
+pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    if app.handle.is_closing() {
+        return Err(ApiError::closing());
+    }
+    Ok(json_response(StatusCode::OK, &json!({"status": "ok"})))
+}
+
+pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], app.metrics.text()).into_response()
+}
+
+pub(super) async fn openapi() -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, include_str!("../openapi.json")).into_response()
+}
+
+pub(super) async fn props(State(app): State<Arc<App>>) -> Response {
+    let props = json!({
+        "model": app.model,
+        "total_slots": app.limits.slots,
+        "default_generation_settings": {"n_ctx": app.limits.context},
+        "model_facts": app.facts,
+        "system_fingerprint": app.fingerprint,
+    });
+    json_response(StatusCode::OK, &props)
+}
+
+pub(super) async fn slots(State(app): State<Arc<App>>) -> Response {
+    let slots = json!(app.handle.slots());
+    json_response(StatusCode::OK, &slots)
+}
+
+pub(super) async fn tokenize(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let mut f = fields(&app, request).await?;
+    let missing = || ApiError::field("content", "expected a string, found none");
+    let content = f.string("content")?.ok_or_else(missing)?;
+    let options = EncodeOptions {
+        add_bos: f.flag("add_special")?.unwrap_or(false),
+        special: match f.flag("parse_special")?.unwrap_or(true) {
+            true => Special::Parse,
+            false => Special::Plain,
+        },
+    };
+    let pieces = f.flag("with_pieces")?.unwrap_or(false);
+    f.finish()?;
+    off_thread(move || {
+        let tokenizer = app.codec.tokenizer()?;
+        let ids = tokenizer.encode(&content, options).map_err(Error::from)?;
+        let tokens: Vec<Value> = match pieces {
+            true => ids.iter().map(|&id| piece(tokenizer, id)).collect(),
+            false => ids.into_iter().map(Value::from).collect(),
+        };
+        Ok(json_response(StatusCode::OK, &json!({"tokens": tokens})))
+    })
+    .await
+}
+
+/// A token as text, or as bytes where it is no whole text.
+fn piece(tokenizer: &Tokenizer, id: Token) -> Value {
+    let bytes = tokenizer.token_bytes(id).unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!({"id": id, "piece": text}),
+        Err(_) => json!({"id": id, "piece": bytes}),
+    }
+}
+
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let mut f = fields(&app, request).await?;
+    let missing = || ApiError::field("tokens", "expected an array, found none");
+    let items = f.array("tokens")?.ok_or_else(missing)?;
+    f.finish()?;
+    let ids = params::tokens(&app, "tokens", &items)?;
+    let tokenizer = app.codec.tokenizer()?;
+    let text = tokenizer.decode(&ids, true).map_err(Error::from)?;
+    Ok(json_response(StatusCode::OK, &json!({"content": text})))
+}
+
+pub(super) async fn apply_template(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let mut f = fields(&app, request).await?;
+    off_thread(move || {
+        app.check_model(f.string("model")?.as_deref())?;
+        let tools = tools(&mut f)?;
+        let (messages, options) = conversation(&mut f, &tools, &Choice::Auto)?;
+        f.finish()?;
+        let (prompt, tokens) = app.guard.chat(&app.codec, messages, options)?;
+        let answer = json!({"prompt": prompt, "tokens": tokens});
+        Ok(json_response(StatusCode::OK, &answer))
+    })
+    .await
+}

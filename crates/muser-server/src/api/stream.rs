@@ -1,0 +1,154 @@
+//! An answer as server-sent events.
+
+use super::render::Render;
+use crate::error::ApiError;
+use crate::scheduler::{Counts, Event};
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Body as HttpBody, Bytes, Frame};
+use serde_json::{Map, Value};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Interval, interval};
+
+/// How often something is sent at least, so that nobody in between takes the
+/// connection for dead while a long prompt is evaluated.
+const ALIVE: Duration = Duration::from_secs(15);
+
+/// The response.
+pub(super) fn response(render: Render, events: Receiver<Event>, include_usage: bool) -> Response {
+    let stream = Stream {
+        opened: vec![None; render.choices],
+        open: render.choices,
+        counts: Counts::default(),
+        ready: VecDeque::new(),
+        over: false,
+        alive: interval(ALIVE),
+        render,
+        events,
+        include_usage,
+    };
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // A proxy that collects a stream before it passes it on defeats it.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::new(stream)).into_response()
+}
+
+/// Events in, frames out. Nothing is read ahead: a client that does not read
+/// leaves the events in their channel, and the scheduler sees it.
+struct Stream {
+    render: Render,
+    events: Receiver<Event>,
+    /// Of choices that were begun, characters of their text so far.
+    opened: Vec<Option<usize>>,
+    open: usize,
+    counts: Counts,
+    ready: VecDeque<Bytes>,
+    over: bool,
+    alive: Interval,
+    include_usage: bool,
+}
+
+impl Stream {
+    fn push(&mut self, mut chunk: Map<String, Value>) {
+        if self.include_usage && !chunk.contains_key("usage") {
+            chunk.insert("usage".into(), Value::Null);
+        }
+        self.line(&Value::from(chunk));
+    }
+
+    fn line(&mut self, value: &Value) {
+        self.ready.push_back(format!("data: {value}\n\n").into());
+    }
+
+    fn begin(&mut self, choice: usize) {
+        if self.opened.get(choice).is_some_and(Option::is_none) {
+            self.opened[choice] = Some(self.render.echoed(choice).chars().count());
+            if let Some(chunk) = self.render.opening(choice) {
+                self.push(chunk);
+            }
+        }
+    }
+
+    fn take(&mut self, event: Option<Event>) {
+        match event {
+            Some(Event::Delta { choice, delta }) => {
+                self.begin(choice);
+                let mut offset = self.opened.get(choice).copied().flatten().unwrap_or(0);
+                let chunk = self.render.delta(choice, &delta, &mut offset);
+                if let Some(opened) = self.opened.get_mut(choice) {
+                    *opened = Some(offset);
+                }
+                self.push(chunk);
+            }
+            Some(Event::Done {
+                choice,
+                finish,
+                counts,
+            }) => {
+                self.begin(choice);
+                let chunk = self.render.closing(choice, finish);
+                self.push(chunk);
+                self.counts += counts;
+                self.open = self.open.saturating_sub(1);
+                if self.open == 0 {
+                    if self.include_usage {
+                        let chunk = self.render.usage(self.counts);
+                        self.push(chunk);
+                    }
+                    self.ready
+                        .push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+                    self.over = true;
+                }
+            }
+            Some(Event::State { .. }) => {}
+            // The status is sent already: the error is an event.
+            Some(Event::Failed(e)) => self.fail(&e),
+            None => self.fail(&ApiError::closing()),
+        }
+    }
+
+    fn fail(&mut self, error: &ApiError) {
+        self.line(&error.body());
+        self.over = true;
+    }
+}
+
+impl HttpBody for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(bytes) = this.ready.pop_front() {
+                this.alive.reset();
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if this.over {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(event) = this.events.poll_recv(cx) {
+                this.take(event);
+                continue;
+            }
+            if this.alive.poll_tick(cx).is_ready() {
+                // The first tick comes at once and opens the stream.
+                this.ready.push_back(Bytes::from_static(b": working\n\n"));
+                continue;
+            }
+            return Poll::Pending;
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What the server counts, and the text form of it.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+
+/// Labels of a finished request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Route {
+    /// The route's pattern, never what a client wrote.
+    pub(crate) route: &'static str,
+    pub(crate) status: u16,
+}
+
+/// The counters, shared by handlers and scheduler.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    pub(crate) requests: Family<Route, Counter>,
+    pub(crate) prompt_tokens: Counter,
+    pub(crate) cached_tokens: Counter,
+    pub(crate) completion_tokens: Counter,
+    pub(crate) cache_hits: Counter,
+    pub(crate) cache_misses: Counter,
+    pub(crate) cache_bytes: Gauge,
+    pub(crate) cancelled: Counter,
+    pub(crate) failed: Counter,
+    pub(crate) passes: Counter,
+    pub(crate) weight_bytes: Counter,
+    pub(crate) busy_seconds: Counter<f64, AtomicU64>,
+    pub(crate) streaming: Gauge<f64, AtomicU64>,
+    pub(crate) waiting: Gauge,
+    pub(crate) running: Gauge,
+    pub(crate) first_token: Histogram,
+    pub(crate) between_tokens: Histogram,
+    pub(crate) rows: Histogram,
+}
+
+/// Seconds from 0.1 ms to about a minute and a half, doubling.
+fn seconds() -> Histogram {
+    Histogram::new((0..20).map(|i| 1e-4 * f64::from(1u32 << i)))
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut all = Self {
+            registry: Registry::with_prefix("muser"),
+            requests: Family::default(),
+            prompt_tokens: Counter::default(),
+            cached_tokens: Counter::default(),
+            completion_tokens: Counter::default(),
+            cache_hits: Counter::default(),
+            cache_misses: Counter::default(),
+            cache_bytes: Gauge::default(),
+            cancelled: Counter::default(),
+            failed: Counter::default(),
+            passes: Counter::default(),
+            weight_bytes: Counter::default(),
+            busy_seconds: Counter::default(),
+            streaming: Gauge::default(),
+            waiting: Gauge::default(),
+            running: Gauge::default(),
+            first_token: seconds(),
+            between_tokens: seconds(),
+            rows: Histogram::new((0..10).map(|i| f64::from(1u32 << i))),
+        };
+        all.register();
+        all
+    }
+
+    fn register(&mut self) {
+        let r = &mut self.registry;
+        r.register("requests", "Requests answered", self.requests.clone());
+        let counters = [
+            ("prompt_tokens", "Tokens of prompts", &self.prompt_tokens),
+            (
+                "cached_tokens",
+                "Prompt tokens not evaluated again",
+                &self.cached_tokens,
+            ),
+            (
+                "completion_tokens",
+                "Tokens sampled",
+                &self.completion_tokens,
+            ),
+            (
+                "cache_hits",
+                "Prompts that found a prefix",
+                &self.cache_hits,
+            ),
+            (
+                "cache_misses",
+                "Prompts that found none",
+                &self.cache_misses,
+            ),
+            (
+                "cancelled",
+                "Answers whose client went away",
+                &self.cancelled,
+            ),
+            ("failed", "Answers that failed", &self.failed),
+            ("passes", "Forward passes", &self.passes),
+        ];
+        for (name, help, counter) in counters {
+            r.register(name, help, counter.clone());
+        }
+        let weights = ("weight", "Bytes of weights read by forward passes");
+        r.register_with_unit(weights.0, weights.1, Unit::Bytes, self.weight_bytes.clone());
+        let busy = self.busy_seconds.clone();
+        r.register_with_unit("busy", "Time in forward passes", Unit::Seconds, busy);
+        let (name, help) = (
+            "streaming_gbps",
+            "Weights read, GB a second, in the last pass",
+        );
+        r.register(name, help, self.streaming.clone());
+        r.register("waiting", "Answers in the queue", self.waiting.clone());
+        r.register("running", "Answers in slots", self.running.clone());
+        let cache = self.cache_bytes.clone();
+        r.register_with_unit("cache", "The prefix cache's size", Unit::Bytes, cache);
+        let first = ("time_to_first_token", "From request to first token");
+        r.register_with_unit(first.0, first.1, Unit::Seconds, self.first_token.clone());
+        let between = ("time_between_tokens", "From a token to the next");
+        r.register_with_unit(
+            between.0,
+            between.1,
+            Unit::Seconds,
+            self.between_tokens.clone(),
+        );
+        r.register("pass_rows", "Rows of a forward pass", self.rows.clone());
+    }
+
+    /// All of it, in OpenMetrics' text form.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}

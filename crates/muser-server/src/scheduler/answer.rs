@@ -1,0 +1,209 @@
+//! One answer while it is written: from logits to tokens, text and its end.
+
+use super::{Counts, Delta, Finish, Format, Generate, TokenLogProb};
+use crate::atem::{Channel, Mark, Reader};
+use crate::error::ApiError;
+use crate::grammar::Grammar;
+use muser_engine::{Codec, LogProbs, Sampler, StopMatcher, Token};
+use muser_text::StreamDecoder;
+
+/// The state of one answer.
+pub(crate) struct Answer {
+    sampler: Sampler,
+    decoder: StreamDecoder,
+    /// Takes messages apart; `None` where text is text.
+    reader: Option<Reader>,
+    stop: StopMatcher,
+    grammar: Option<Grammar>,
+    logprobs: Option<usize>,
+    max_tokens: Option<usize>,
+    counts: Counts,
+}
+
+/// What comes after a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The token goes through the model.
+    Next(Token),
+    /// The answer is complete.
+    Done(Finish),
+}
+
+impl Answer {
+    /// At its beginning; `choice` of the request's.
+    pub(crate) fn new(
+        generate: &Generate,
+        codec: &Codec,
+        vocab: usize,
+        choice: u64,
+    ) -> Result<Self, ApiError> {
+        let tokenizer = codec.tokenizer()?;
+        let mut sampling = generate.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(choice);
+        if generate.ignore_end {
+            let ends = tokenizer.eog().iter();
+            sampling
+                .logit_bias
+                .extend(ends.map(|t| (t, f32::NEG_INFINITY)));
+        }
+        let reader = match generate.format {
+            Format::Plain => None,
+            Format::Messages { tools } => Some(Reader::new(tools, generate.strings.clone())),
+        };
+        Ok(Self {
+            sampler: Sampler::new(sampling, vocab)?,
+            decoder: StreamDecoder::new(tokenizer, false),
+            reader,
+            stop: StopMatcher::new(&generate.stop)?,
+            grammar: generate.grammar.clone(),
+            logprobs: generate.logprobs,
+            max_tokens: generate.max_tokens,
+            counts: Counts::default(),
+        })
+    }
+
+    /// What it took so far, but for the prompt.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Chooses the next token after `history` and says what it adds.
+    pub(crate) fn step(
+        &mut self,
+        logits: &[f32],
+        history: &[Token],
+        context: usize,
+        codec: &Codec,
+    ) -> Result<(Delta, Outcome), ApiError> {
+        let mut delta = Delta::default();
+        if self.max_tokens == Some(0) {
+            return Ok((delta, Outcome::Done(Finish::Length)));
+        }
+        let allowed = self.grammar.as_mut().map(Grammar::allowed).transpose()?;
+        let allowed = allowed.as_ref().map(|set| set.as_slice());
+        let token = self.sampler.sample_among(logits, history, allowed)?;
+        if codec.is_end(token) {
+            self.flush(&mut delta);
+            return Ok((delta, Outcome::Done(self.natural_end())));
+        }
+        if let Some(grammar) = &mut self.grammar {
+            grammar.push(token)?;
+        }
+        self.counts.completion += 1;
+        if self.counts_as_content(token, codec) {
+            delta.logprobs.extend(self.logprob(logits, token));
+        }
+        if self.text(token, codec, &mut delta)? {
+            return Ok((delta, Outcome::Done(Finish::Stop)));
+        }
+        let complete = self.grammar.as_ref().is_some_and(Grammar::is_complete);
+        let full = self.max_tokens.is_some_and(|n| self.counts.completion >= n);
+        let finish = match (complete, full || history.len() >= context) {
+            (true, _) => self.natural_end(),
+            (_, true) => Finish::Length,
+            _ => return Ok((delta, Outcome::Next(token))),
+        };
+        self.flush(&mut delta);
+        Ok((delta, Outcome::Done(finish)))
+    }
+
+    fn natural_end(&self) -> Finish {
+        match &self.reader {
+            Some(reader) if reader.calls() > 0 => Finish::ToolCalls,
+            _ => Finish::Stop,
+        }
+    }
+
+    /// Whether log-probabilities of this token are wanted: those of the answer
+    /// itself, not of headers, reasoning and calls.
+    fn counts_as_content(&self, token: Token, codec: &Codec) -> bool {
+        let control = codec.tokenizer().is_ok_and(|t| t.is_control(token));
+        match &self.reader {
+            None => true,
+            Some(reader) => reader.channel() == Channel::Content && !control,
+        }
+    }
+
+    fn logprob(&self, logits: &[f32], token: Token) -> Option<TokenLogProb> {
+        let top = self.logprobs?;
+        let all = LogProbs::new(logits);
+        Some(TokenLogProb {
+            token,
+            logprob: all.of(token)?,
+            top: all.top(top),
+        })
+    }
+
+    /// Adds the token's text; whether a stop string ended the answer.
+    fn text(&mut self, token: Token, codec: &Codec, delta: &mut Delta) -> Result<bool, ApiError> {
+        let tokenizer = codec.tokenizer()?;
+        let Some(reader) = &mut self.reader else {
+            let text = self
+                .decoder
+                .push(token)
+                .map_err(muser_engine::Error::from)?;
+            return Ok(self.content(&text, delta));
+        };
+        if reader.channel() == Channel::Reasoning {
+            self.counts.reasoning += 1;
+        }
+        let control = tokenizer
+            .is_control(token)
+            .then(|| tokenizer.token_text(token));
+        let mut raw = Delta::default();
+        match control.flatten().and_then(Mark::of) {
+            Some(mark) => {
+                reader.text(&self.decoder.finish(), &mut raw);
+                let was = reader.channel();
+                reader.mark(mark, &mut raw);
+                let left = was == Channel::Content && reader.channel() != was;
+                let stopped = self.pass(raw, delta);
+                if left && !stopped {
+                    delta.content += &self.stop.finish();
+                }
+                Ok(stopped)
+            }
+            None => {
+                let text = self
+                    .decoder
+                    .push(token)
+                    .map_err(muser_engine::Error::from)?;
+                reader.text(&text, &mut raw);
+                Ok(self.pass(raw, delta))
+            }
+        }
+    }
+
+    /// What the reader gave, its content through the search for stop strings.
+    fn pass(&mut self, raw: Delta, delta: &mut Delta) -> bool {
+        delta.reasoning += &raw.reasoning;
+        delta.calls.extend(raw.calls);
+        self.content(&raw.content, delta)
+    }
+
+    fn content(&mut self, text: &str, delta: &mut Delta) -> bool {
+        if text.is_empty() {
+            return false;
+        }
+        let (shown, stop) = self.stop.push(text);
+        delta.content += &shown;
+        stop.is_some()
+    }
+
+    /// What was held back, now that nothing follows.
+    fn flush(&mut self, delta: &mut Delta) {
+        let rest = self.decoder.finish();
+        let stopped = match &mut self.reader {
+            None => self.content(&rest, delta),
+            Some(reader) => {
+                let mut raw = Delta::default();
+                reader.text(&rest, &mut raw);
+                reader.finish(&mut raw);
+                self.pass(raw, delta)
+            }
+        };
+        if !stopped {
+            delta.content += &self.stop.finish();
+        }
+    }
+}

@@ -1,0 +1,602 @@
+//! The scheduler's loop.
+
+use super::answer::{Answer, Outcome};
+use super::prefix::PrefixTree;
+use super::{Command, Counts, Event, Job, Shared, SlotStatus, Task};
+use crate::error::ApiError;
+use crate::options::Limits;
+use muser_engine::{Advance, Backend, Batch, Model, Session, Token, Want};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// How long a pass may take where answers are running: a prompt's piece is as
+/// long as that allows.
+const PASS: Duration = Duration::from_millis(400);
+/// The least of a prompt in a pass.
+const LEAST: usize = 16;
+/// How long a client may leave its channel full.
+const STALL: Duration = Duration::from_secs(60);
+/// How often a stalled channel is looked at.
+const NAP: Duration = Duration::from_millis(5);
+/// A common prefix worth a snapshot of its own.
+const BRANCH: usize = 32;
+
+/// One choice of a request.
+struct Unit<B: Backend> {
+    job: Arc<Job>,
+    /// Of the request's prompts.
+    prompt: usize,
+    /// Of the prompt's choices.
+    choice: usize,
+    /// The evaluated prompt, from the prompt's first choice.
+    ready: Option<Session<B>>,
+    /// Raised when the request failed as a whole.
+    failed: Arc<AtomicBool>,
+}
+
+impl<B: Backend> Unit<B> {
+    fn tokens(&self) -> &[Token] {
+        &self.job.request.prompts[self.prompt]
+    }
+
+    /// The choice's number among all of the request.
+    fn number(&self) -> usize {
+        self.prompt * self.job.request.n() + self.choice
+    }
+
+    fn send(&self, event: Event) {
+        // Room was looked for; a receiver that is gone is found by the reaper.
+        let _ = self.job.events.try_send(event);
+    }
+
+    fn fail(&self, error: ApiError) {
+        self.failed.store(true, Ordering::Relaxed);
+        self.send(Event::Failed(error));
+    }
+
+    fn is_dead(&self) -> bool {
+        self.job.events.is_closed() || self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// A running choice.
+struct Slot<B: Backend> {
+    id: usize,
+    unit: Unit<B>,
+    session: Session<B>,
+    /// `None` for an embedding.
+    answer: Option<Answer>,
+    /// The token to evaluate next, once the prompt is done.
+    next: Option<Token>,
+    /// Where another prompt is likely to leave this one: worth a snapshot.
+    branch: Option<usize>,
+    cached: usize,
+    last_token: Instant,
+    stalled: Option<Instant>,
+    /// Rows in the pass that is being made.
+    rows: usize,
+}
+
+impl<B: Backend> Slot<B> {
+    /// Tokens of the prompt that are not evaluated.
+    fn missing(&self) -> usize {
+        self.unit.tokens().len() - self.session.tokens().len().min(self.unit.tokens().len())
+    }
+
+    fn counts(&self) -> Counts {
+        let counts = self.answer.as_ref().map(Answer::counts).unwrap_or_default();
+        let first = self.unit.choice == 0;
+        Counts {
+            prompt: if first { self.unit.tokens().len() } else { 0 },
+            cached: if first { self.cached } else { 0 },
+            ..counts
+        }
+    }
+}
+
+/// The thread's state.
+pub(super) struct Scheduler<B: Backend> {
+    model: Arc<Model<B>>,
+    batch: Batch<B>,
+    context: usize,
+    slots: Vec<Option<Slot<B>>>,
+    queue: VecDeque<Unit<B>>,
+    tree: PrefixTree<Session<B>>,
+    shared: Arc<Shared>,
+    inbox: Receiver<Command>,
+    /// When whatever still runs is cut off.
+    close_at: Option<Instant>,
+    /// Rows a second of late, where a prompt was among them.
+    pace: f64,
+}
+
+impl<B: Backend> Scheduler<B> {
+    pub(super) fn new(
+        model: Arc<Model<B>>,
+        limits: &Limits,
+        shared: Arc<Shared>,
+        inbox: Receiver<Command>,
+    ) -> Self {
+        Self {
+            batch: Batch::new(&model),
+            context: limits.context,
+            slots: (0..limits.slots).map(|_| None).collect(),
+            queue: VecDeque::new(),
+            tree: PrefixTree::new(limits.cache_bytes),
+            shared,
+            inbox,
+            close_at: None,
+            pace: 0.0,
+            model,
+        }
+    }
+
+    /// Works until there is nothing left after a close, or nobody to ask.
+    pub(super) fn run(&mut self) {
+        while self.listen() {
+            let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
+            match turn {
+                Ok(true) => {}
+                // All channels are full: wait for readers, or for a command.
+                Ok(false) => match self.inbox.recv_timeout(NAP) {
+                    Ok(command) => self.take(command),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => std::thread::sleep(NAP),
+                },
+                Err(_) => {
+                    tracing::error!("a forward pass panicked; running requests are failed");
+                    self.fail_all(&ApiError::internal("the computation failed"));
+                }
+            }
+            self.publish();
+        }
+    }
+
+    /// Takes what is in the inbox, and waits there if nothing else is to do.
+    fn listen(&mut self) -> bool {
+        loop {
+            let idle = self.queue.is_empty() && self.slots.iter().all(Option::is_none);
+            if idle && self.close_at.is_some() {
+                return false;
+            }
+            if idle {
+                self.publish();
+                match self.inbox.recv() {
+                    Ok(command) => self.take(command),
+                    Err(_) => return false,
+                }
+                continue;
+            }
+            match self.inbox.try_recv() {
+                Ok(command) => self.take(command),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Close(at) => self.close_at = Some(at),
+            Command::Submit(job) => {
+                let failed = Arc::new(AtomicBool::new(false));
+                for prompt in 0..job.request.prompts.len() {
+                    self.queue.push_back(Unit {
+                        job: job.clone(),
+                        prompt,
+                        choice: 0,
+                        ready: None,
+                        failed: failed.clone(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// One turn; whether anything moved.
+    fn turn(&mut self) -> bool {
+        self.reap();
+        self.admit();
+        let started = Instant::now();
+        self.plan();
+        let rows: usize = self.slots.iter().flatten().map(|s| s.rows).sum();
+        let ran = rows == 0 || self.pass(rows, started);
+        let mut moved = rows > 0;
+        if ran {
+            for i in 0..self.slots.len() {
+                moved |= self.after(i);
+            }
+        }
+        moved || self.slots.iter().all(Option::is_none)
+    }
+
+    /// Frees what nobody waits for any more and what took too long.
+    fn reap(&mut self) {
+        let now = Instant::now();
+        if self.close_at.is_some_and(|at| now >= at) {
+            self.fail_all(&ApiError::closing());
+        }
+        self.queue.retain(|unit| {
+            if now >= unit.job.request.deadline && !unit.is_dead() {
+                unit.fail(ApiError::deadline());
+            }
+            !unit.is_dead()
+        });
+        for i in 0..self.slots.len() {
+            let Some(slot) = &self.slots[i] else {
+                continue;
+            };
+            let stalled = slot.stalled.is_some_and(|since| now - since >= STALL);
+            if now >= slot.unit.job.request.deadline && !slot.unit.is_dead() {
+                slot.unit.fail(ApiError::deadline());
+            }
+            if slot.unit.is_dead() || stalled {
+                self.shared.metrics.cancelled.inc();
+                self.free(i);
+            }
+        }
+    }
+
+    fn fail_all(&mut self, error: &ApiError) {
+        for unit in self.queue.drain(..) {
+            unit.fail(error.clone());
+        }
+        for slot in self.slots.iter_mut().filter_map(Option::take) {
+            slot.unit.fail(error.clone());
+        }
+        // What a pass that went wrong left behind is nobody's prefix.
+        self.tree.clear();
+        self.batch = Batch::new(&self.model);
+    }
+
+    /// Gives free slots to whoever waited longest.
+    fn admit(&mut self) {
+        for id in 0..self.slots.len() {
+            if self.slots[id].is_some() {
+                continue;
+            }
+            let Some(unit) = self.queue.pop_front() else {
+                return;
+            };
+            match self.place(id, unit) {
+                Ok(slot) => self.slots[id] = Some(slot),
+                Err((unit, error)) => unit.fail(error),
+            }
+        }
+    }
+
+    fn place(&mut self, id: usize, mut unit: Unit<B>) -> Result<Slot<B>, (Unit<B>, ApiError)> {
+        let codec = self.model.codec();
+        let answer = match &unit.job.request.task {
+            Task::Embed => None,
+            Task::Generate(g) => {
+                let vocab = self.model.config().vocab;
+                match Answer::new(g, codec, vocab, unit.choice as u64) {
+                    Ok(answer) => Some(answer),
+                    Err(e) => return Err((unit, e)),
+                }
+            }
+        };
+        let (mut cached, mut branch) = (0, None);
+        let session = match unit.ready.take() {
+            Some(session) => session,
+            None => match self.begin(&unit) {
+                Ok((session, common)) => {
+                    cached = session.tokens().len();
+                    branch = Some(common).filter(|&c| c >= cached + BRANCH);
+                    session
+                }
+                Err(e) => return Err((unit, e)),
+            },
+        };
+        Ok(Slot {
+            id,
+            unit,
+            session,
+            answer,
+            next: None,
+            branch,
+            cached,
+            last_token: Instant::now(),
+            stalled: None,
+            rows: 0,
+        })
+    }
+
+    /// A session with as much of the prompt as the tree has, and how much of
+    /// it others share.
+    fn begin(&mut self, unit: &Unit<B>) -> Result<(Session<B>, usize), ApiError> {
+        let (tokens, metrics) = (unit.tokens(), &self.shared.metrics);
+        let mut common = 0;
+        if unit.job.request.cache && !self.model.transformer().lane().width_matters() {
+            let found = self.tree.find(tokens, |snapshot| {
+                let mut session = snapshot.clone();
+                if session.tokens() == tokens && session.logits().is_ok() {
+                    return (tokens.len(), session);
+                }
+                (session.keep_prefix(tokens), session)
+            });
+            common = found.common;
+            if let Some((saved, session)) = found.best {
+                metrics.cache_hits.inc();
+                metrics.cached_tokens.inc_by(saved as u64);
+                return Ok((session, common));
+            }
+            metrics.cache_misses.inc();
+        }
+        let session = Session::new(self.model.clone(), Some(self.context))?;
+        Ok((session, common))
+    }
+
+    /// How many rows each slot gets of the next pass.
+    fn plan(&mut self) {
+        let lane = self.model.transformer().lane();
+        let mut decoding = 0;
+        let mut prompts = 0;
+        let now = Instant::now();
+        for slot in self.slots.iter_mut().flatten() {
+            slot.rows = 0;
+            if !slot.unit.job.has_room() {
+                slot.stalled.get_or_insert(now);
+                continue;
+            }
+            slot.stalled = None;
+            if slot.next.is_some() {
+                slot.rows = 1;
+                decoding += 1;
+            } else if slot.missing() > 0 {
+                prompts += 1;
+            }
+        }
+        let most = lane.micro_batch().saturating_sub(decoding).max(LEAST);
+        let quick = (self.pace * PASS.as_secs_f64()) as usize;
+        let mut budget = match decoding {
+            0 => most,
+            _ => quick.clamp(LEAST, most),
+        };
+        for slot in self.slots.iter_mut().flatten() {
+            let missing = slot.missing();
+            if slot.stalled.is_some() || slot.next.is_some() || missing == 0 {
+                continue;
+            }
+            // There the width of a call is part of the arithmetic.
+            if lane.width_matters() {
+                slot.rows = missing;
+                continue;
+            }
+            let share = budget.div_ceil(prompts);
+            let mut rows = missing.min(share);
+            let at = slot.session.tokens().len();
+            if let Some(branch) = slot.branch.filter(|&b| b > at) {
+                rows = rows.min(branch - at);
+            }
+            slot.rows = rows;
+            budget -= rows.min(budget);
+            prompts -= 1;
+        }
+    }
+
+    /// The forward pass; `false` if it failed and is to be planned anew.
+    fn pass(&mut self, rows: usize, started: Instant) -> bool {
+        let mut advances = Vec::new();
+        let mut of = Vec::new();
+        let mut prompt = false;
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            let Some(slot) = slot.as_mut().filter(|s| s.rows > 0) else {
+                continue;
+            };
+            let at = slot.session.tokens().len();
+            let (tokens, last) = match &slot.next {
+                Some(token) => (std::slice::from_ref(token), true),
+                None => {
+                    prompt = true;
+                    let tokens = &slot.unit.tokens()[at..at + slot.rows];
+                    (tokens, at + slot.rows == slot.unit.tokens().len())
+                }
+            };
+            let want = match (&slot.answer, last) {
+                (_, false) => Want::Nothing,
+                (None, true) => Want::State,
+                (Some(_), true) => Want::Last,
+            };
+            advances.push(Advance {
+                session: &mut slot.session,
+                tokens,
+                want,
+            });
+            of.push(i);
+        }
+        let done = self.batch.run(&mut advances);
+        let seconds = started.elapsed().as_secs_f64();
+        let metrics = &self.shared.metrics;
+        metrics.passes.inc();
+        metrics.rows.observe(rows as f64);
+        metrics.busy_seconds.inc_by(seconds);
+        let bytes = self.model.transformer().bytes_per_token();
+        metrics.weight_bytes.inc_by(bytes);
+        metrics
+            .streaming
+            .set(bytes as f64 / 1e9 / seconds.max(1e-9));
+        if prompt {
+            let now = rows as f64 / seconds.max(1e-9);
+            self.pace = if self.pace == 0.0 {
+                now
+            } else {
+                0.7 * self.pace + 0.3 * now
+            };
+        }
+        let Err(refused) = done else {
+            return true;
+        };
+        tracing::warn!(error = %refused, "a forward pass was refused");
+        let error = ApiError::from(refused.source);
+        match refused.index.and_then(|i| of.get(i)) {
+            Some(&i) => {
+                if let Some(slot) = self.slots[i].take() {
+                    self.shared.metrics.failed.inc();
+                    slot.unit.fail(error);
+                }
+            }
+            None => self.fail_all(&error),
+        }
+        false
+    }
+
+    /// What follows from the pass for a slot; whether anything did.
+    fn after(&mut self, i: usize) -> bool {
+        let Some(slot) = &mut self.slots[i] else {
+            return false;
+        };
+        if slot.stalled.is_some() {
+            return false;
+        }
+        let rows = std::mem::take(&mut slot.rows);
+        if slot.next.take().is_none() {
+            self.shared.metrics.prompt_tokens.inc_by(rows as u64);
+            let at = slot.session.tokens().len();
+            let keep = slot.unit.job.request.cache && slot.answer.is_some();
+            if keep && slot.branch == Some(at) {
+                let mut snapshot = slot.session.clone();
+                snapshot.forget_logits();
+                let bytes = snapshot.bytes();
+                self.tree.insert(&slot.unit.tokens()[..at], snapshot, bytes);
+            }
+            if slot.missing() > 0 {
+                return rows > 0;
+            }
+            self.prompt_done(i);
+        }
+        self.sample(i);
+        true
+    }
+
+    /// The prompt is evaluated: others may have it.
+    fn prompt_done(&mut self, i: usize) {
+        let Some(slot) = &mut self.slots[i] else {
+            return;
+        };
+        let Task::Generate(generate) = &slot.unit.job.request.task else {
+            return;
+        };
+        if slot.unit.choice > 0 {
+            return;
+        }
+        for choice in (1..generate.n).rev() {
+            self.queue.push_front(Unit {
+                job: slot.unit.job.clone(),
+                prompt: slot.unit.prompt,
+                choice,
+                ready: Some(slot.session.clone()),
+                failed: slot.unit.failed.clone(),
+            });
+        }
+        if slot.unit.job.request.cache && slot.cached < slot.unit.tokens().len() {
+            let bytes = slot.session.bytes();
+            let snapshot = slot.session.clone();
+            self.tree.insert(slot.unit.tokens(), snapshot, bytes);
+        }
+    }
+
+    /// Chooses the next token and tells of it.
+    fn sample(&mut self, i: usize) {
+        let (metrics, codec) = (&self.shared.metrics, self.model.codec());
+        let Some(slot) = &mut self.slots[i] else {
+            return;
+        };
+        let choice = slot.unit.number();
+        let logits = slot.session.logits().map_err(ApiError::from);
+        let Some(answer) = &mut slot.answer else {
+            match logits {
+                Ok(state) => slot.unit.send(Event::State {
+                    choice,
+                    state: state.to_vec(),
+                    counts: slot.counts(),
+                }),
+                Err(e) => slot.unit.fail(e),
+            }
+            self.free(i);
+            return;
+        };
+        let history = slot.session.tokens();
+        let first = answer.counts().completion == 0;
+        let step = logits.and_then(|l| answer.step(l, history, self.context, codec));
+        let (delta, outcome) = match step {
+            Ok(step) => step,
+            Err(e) => {
+                metrics.failed.inc();
+                slot.unit.fail(e);
+                self.free(i);
+                return;
+            }
+        };
+        let now = Instant::now();
+        if first {
+            let since = now - slot.unit.job.arrived;
+            metrics.first_token.observe(since.as_secs_f64());
+        } else {
+            let since = now - slot.last_token;
+            metrics.between_tokens.observe(since.as_secs_f64());
+        }
+        slot.last_token = now;
+        metrics.completion_tokens.inc();
+        if !delta.is_empty() {
+            slot.unit.send(Event::Delta { choice, delta });
+        }
+        match outcome {
+            Outcome::Next(token) => slot.next = Some(token),
+            Outcome::Done(finish) => {
+                let counts = slot.counts();
+                slot.unit.send(Event::Done {
+                    choice,
+                    finish,
+                    counts,
+                });
+                let took = now - slot.unit.job.arrived;
+                self.shared.took(took.as_secs_f64());
+                self.free(i);
+            }
+        }
+    }
+
+    /// Empties a slot; what it computed stays in the tree.
+    fn free(&mut self, i: usize) {
+        let Some(mut slot) = self.slots[i].take() else {
+            return;
+        };
+        if slot.unit.job.request.cache && slot.answer.is_some() {
+            slot.session.forget_logits();
+            let (bytes, tokens) = (slot.session.bytes(), slot.session.tokens().to_vec());
+            // The whole prompt is there already, with its logits.
+            if tokens.len() > slot.unit.tokens().len() || slot.missing() > 0 {
+                self.tree.insert(&tokens, slot.session, bytes);
+            }
+        }
+    }
+
+    /// Shows what goes on.
+    fn publish(&self) {
+        let metrics = &self.shared.metrics;
+        let running = self.slots.iter().flatten().count();
+        metrics.running.set(running as i64);
+        metrics.waiting.set(self.queue.len() as i64);
+        metrics.cache_bytes.set(self.tree.bytes() as i64);
+        for (id, status) in self.shared.slots().iter_mut().enumerate() {
+            *status = match &self.slots[id] {
+                None => SlotStatus {
+                    id,
+                    ..SlotStatus::default()
+                },
+                Some(slot) => SlotStatus {
+                    id: slot.id,
+                    is_processing: true,
+                    prompt_tokens: slot.unit.tokens().len(),
+                    cached_tokens: slot.cached,
+                    completion_tokens: slot.counts().completion,
+                },
+            };
+        }
+    }
+}

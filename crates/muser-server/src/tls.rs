@@ -1,0 +1,73 @@
+//! HTTPS, where the feature `tls` is on.
+
+use crate::options::{StartError, TlsFiles};
+use std::io;
+use tokio::net::TcpStream;
+
+#[cfg(feature = "tls")]
+pub(crate) use with::Acceptor;
+#[cfg(not(feature = "tls"))]
+pub(crate) use without::Acceptor;
+
+/// Reads certificate and key.
+pub(crate) fn acceptor(files: &TlsFiles) -> Result<Acceptor, StartError> {
+    Acceptor::load(files).map_err(|what| StartError::Tls { what })
+}
+
+#[cfg(feature = "tls")]
+mod with {
+    use super::{TcpStream, TlsFiles, io};
+    use rustls::ServerConfig;
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use std::sync::Arc;
+    use tokio_rustls::TlsAcceptor;
+    use tokio_rustls::server::TlsStream;
+
+    /// Makes TLS of a connection.
+    #[derive(Clone)]
+    pub(crate) struct Acceptor(TlsAcceptor);
+
+    impl Acceptor {
+        pub(super) fn load(files: &TlsFiles) -> Result<Self, String> {
+            let named = |path: &std::path::Path| path.display().to_string();
+            let bad =
+                |path: &std::path::Path, e: &dyn std::fmt::Display| format!("{}: {e}", named(path));
+            let chain = CertificateDer::pem_file_iter(&files.certificates)
+                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                .map_err(|e| bad(&files.certificates, &e))?;
+            let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|e| bad(&files.key, &e))?;
+            let provider = Arc::new(rustls_graviola::default_provider());
+            let config = ServerConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .map_err(|e| e.to_string())?
+                .with_no_client_auth()
+                .with_single_cert(chain, key)
+                .map_err(|e| bad(&files.certificates, &e))?;
+            Ok(Self(TlsAcceptor::from(Arc::new(config))))
+        }
+
+        pub(crate) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+            self.0.accept(stream).await
+        }
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+mod without {
+    use super::{TcpStream, TlsFiles, io};
+
+    /// There is none in this build.
+    #[derive(Clone)]
+    pub(crate) enum Acceptor {}
+
+    impl Acceptor {
+        pub(super) fn load(_: &TlsFiles) -> Result<Self, String> {
+            Err("this build has none: build with the feature `tls`".to_owned())
+        }
+
+        pub(crate) async fn accept(&self, _: TcpStream) -> io::Result<TcpStream> {
+            match *self {}
+        }
+    }
+}
