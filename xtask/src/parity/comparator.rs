@@ -93,28 +93,20 @@ impl Comparator {
         self.ops.floats(bytes as usize / 4)
     }
 
-    /// Sends a tensor unless the process has it.
-    fn keep<'a>(&mut self, graph: &mut Graph<'a>, name: &str, tensor: Tensor<'a>) {
-        if !self.kept.has(name) {
-            graph.send(name, tensor, true);
-            graph.drop.extend(self.kept.add(name, ()));
-        }
-    }
-
     fn project(&mut self, set: &[&Weight], x: &Rows, threads: usize) -> Result<Vec<f32>, String> {
         let mut graph = Graph::default();
+        let mut names: Vec<&str> = set.iter().map(|w| w.name()).collect();
         let input = if x.name.is_empty() { "x" } else { &x.name };
         if x.name.is_empty() {
             graph.send(input, Tensor::rows(x), false);
+        } else {
+            names.push(input);
         }
-        // Twice: what one of them has pushed out is sent again.
-        for _ in 0..2 {
-            for w in set {
-                self.keep(&mut graph, w.name(), Tensor::weight(w, true));
-            }
-            if !x.name.is_empty() {
-                self.keep(&mut graph, input, Tensor::rows(x));
-            }
+        for name in self.kept.missing(&names) {
+            let w = set.iter().find(|w| w.name() == name);
+            let tensor = w.map_or_else(|| Tensor::rows(x), |w| Tensor::weight(w, true));
+            graph.send(name, tensor, true);
+            graph.drop.extend(self.kept.add(name, ()));
         }
         for (i, w) in set.iter().enumerate() {
             graph.output(&format!("y{i}"), "mul_mat", &[w.name(), input], json!({}));

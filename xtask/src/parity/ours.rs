@@ -124,8 +124,11 @@ impl<B: Backend> Opened<B> {
 
     fn project(&mut self, set: &[&muser_ops::Weight], x: &Rows) -> Result<Vec<f32>, OpError> {
         let b = &*self.backend;
-        while let Some(w) = set.iter().find(|w| !self.weights.has(w.name())) {
-            self.weights.add(w.name(), b.bind((*w).clone())?);
+        let names: Vec<&str> = set.iter().map(|w| w.name()).collect();
+        for name in self.weights.missing(&names) {
+            if let Some(w) = set.iter().find(|w| w.name() == name) {
+                self.weights.add(name, b.bind((*w).clone())?);
+            }
         }
         let bound: Vec<&B::Weight> = set
             .iter()

@@ -3,10 +3,11 @@
 use super::inputs::Rng;
 
 /// The most that a case of the quick selection costs, in multiply-adds.
-const QUICK_COST: u64 = 1 << 25;
-/// Below this cost a case may run with more threads than there are cores:
-/// llama.cpp's wait for each other by spinning.
-const SMALL: u64 = 1 << 22;
+const QUICK_COST: u64 = 1 << 24;
+/// From this cost on a case is worth all threads. Below it most cases have one:
+/// llama.cpp's threads wait for each other by spinning, which costs more than
+/// the case where there are more threads than idle cores.
+const LARGE: u64 = 1 << 26;
 
 /// What a run is of.
 pub(super) struct Plan {
@@ -29,12 +30,13 @@ impl Plan {
         !self.quick || Rng::new(self.seed, group).below(of) == which
     }
 
-    /// Threads of a case, by its name.
+    /// Threads of a case whose bits they do not move, by its name.
     pub(super) fn threads(&self, name: &str, cost: u64) -> usize {
-        match Rng::new(self.seed ^ 1, name).below(16) {
-            0 | 1 => 1,
-            2 if cost <= SMALL => 3,
-            _ => self.most_threads,
+        match Rng::new(self.seed ^ 1, name).below(64) {
+            _ if cost >= LARGE => self.most_threads,
+            0..4 => 2,
+            4 => 3,
+            _ => 1,
         }
     }
 }

@@ -147,9 +147,10 @@ pub(super) trait Side {
     fn answer(&mut self, question: &Question<'_>, threads: usize) -> Result<Vec<f32>, String>;
 }
 
-/// The last few things made, by name.
+/// The last few things used, by name.
 pub(super) struct Kept<T> {
     most: usize,
+    /// The one used last is the last.
     things: Vec<(String, T)>,
 }
 
@@ -161,18 +162,48 @@ impl<T> Kept<T> {
         }
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.things.iter().any(|(n, _)| n == name)
+    /// The names among `names` that are missing, each once. The others are now
+    /// the last used: adding the missing ones pushes none of them out, as long
+    /// as all of them fit.
+    pub(super) fn missing<'a>(&mut self, names: &[&'a str]) -> Vec<&'a str> {
+        let mut missing = Vec::new();
+        for &name in names {
+            match self.things.iter().position(|(n, _)| n == name) {
+                Some(at) => {
+                    let thing = self.things.remove(at);
+                    self.things.push(thing);
+                }
+                None if missing.contains(&name) => {}
+                None => missing.push(name),
+            }
+        }
+        missing
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&T> {
         self.things.iter().find(|(n, _)| n == name).map(|(_, t)| t)
     }
 
-    /// Adds one, and gives back the name of the oldest where there are too
-    /// many.
+    /// Adds one, and gives back the name of the one not used for longest where
+    /// there are too many.
     pub(super) fn add(&mut self, name: &str, thing: T) -> Option<String> {
         self.things.push((name.to_owned(), thing));
         (self.things.len() > self.most).then(|| self.things.remove(0).0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kept;
+
+    #[test]
+    fn what_is_needed_now_is_not_pushed_out() {
+        let mut kept = Kept::new(3);
+        for name in ["a", "b", "c"] {
+            assert_eq!(kept.add(name, ()), None);
+        }
+        assert_eq!(kept.missing(&["d", "a", "d"]), ["d"]);
+        assert_eq!(kept.add("d", ()), Some("b".to_owned()));
+        assert!(kept.get("a").is_some() && kept.get("b").is_none());
     }
 }
