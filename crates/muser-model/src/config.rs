@@ -2,7 +2,7 @@
 
 use crate::ModelError;
 use muser_gguf::{Gguf, Metadata, Value};
-use muser_ops::{Attention, KvLayout};
+use muser_ops::{Attention, KvLayout, Lane};
 
 /// The architecture that this crate computes, as `general.architecture` has it.
 pub const ARCH: &str = "muse-glimmer";
@@ -73,6 +73,20 @@ impl Config {
     /// at odds with another; a key that asks for arithmetic that the forward
     /// pass does not have (RoPE over a part of a head, RoPE scaling).
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
+        Self::in_lane(gguf, Lane::Strict)
+    }
+
+    /// The same with the lane's defaults for keys that are not there: in the
+    /// pinned lane llama.cpp's own, a cap of 30 and a RoPE base of 10,000, which
+    /// are not the architecture's.
+    ///
+    /// # Errors
+    /// As [`Config::from_gguf`].
+    pub fn in_lane(gguf: &Gguf, lane: Lane) -> Result<Self, ModelError> {
+        let (softcap, rope_base) = match lane.profile() {
+            None => (None, ROPE_BASE),
+            Some(_) => (Some(30.0), 10_000.0),
+        };
         let keys = Keys(gguf.metadata());
         let arch = keys.0.string("general.architecture")?;
         if arch != ARCH {
@@ -101,9 +115,9 @@ impl Config {
             post_norm_eps: POST_NORM_EPS,
             window,
             sliding: keys.pattern(layers)?,
-            rope_base: keys.rope_base()?,
+            rope_base: keys.rope_base()?.unwrap_or(rope_base),
             logit_scale: keys.positive("logit_scale")?,
-            softcap: keys.opt_positive("final_logit_softcapping")?,
+            softcap: keys.opt_positive("final_logit_softcapping")?.or(softcap),
         })
     }
 
@@ -264,7 +278,7 @@ impl Keys<'_> {
 
     /// The base of the sliding layers. Scaled RoPE is refused: the forward
     /// pass has none.
-    fn rope_base(&self) -> Result<f32, ModelError> {
+    fn rope_base(&self) -> Result<Option<f32>, ModelError> {
         let scaling = key("rope.scaling.type");
         match self.0.opt_string(&scaling)? {
             None | Some("none" | "linear") => {}
@@ -279,6 +293,6 @@ impl Keys<'_> {
         }
         let base = self.opt_positive("rope.freq_base")?;
         let sliding = self.opt_positive("rope.freq_base_swa")?;
-        Ok(sliding.or(base).unwrap_or(ROPE_BASE))
+        Ok(sliding.or(base))
     }
 }

@@ -76,8 +76,8 @@ impl<B: Backend> Transformer<B> {
     /// (no `output.weight`) is a missing tensor: the architecture has none,
     /// and llama.cpp refuses it as well.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, ModelError> {
-        let config = Config::from_gguf(gguf)?;
         let lane = backend.info().lane;
+        let config = Config::in_lane(gguf, lane)?;
         let mut bind = Binder::new(gguf, &config, &*backend);
         let embedding = bind.matrix(Role::Embedding, None)?;
         let output_norm = bind.norm(Role::OutputNorm, None)?;

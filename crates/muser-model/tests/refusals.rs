@@ -9,6 +9,7 @@ use common::{load, synthetic};
 use muser_gguf::{GgmlType, Gguf, Value, Writer};
 use muser_model::synth::{Geometry, Mix};
 use muser_model::{Config, POST_NORM_EPS};
+use muser_ops::{Lane, Profile};
 
 /// A file taken apart, to be changed and put together again.
 struct Parts {
@@ -168,6 +169,15 @@ fn optional_keys_have_their_fallbacks() {
         2e4
     );
     assert_eq!(s().unset("final_logit_softcapping").config().softcap, None);
+    // llama.cpp's own fallbacks are others.
+    let pinned = |parts: Parts| {
+        let lane = Lane::Pinned(Profile::LlamaCppAvx2);
+        let config = Config::in_lane(&parts.gguf(), lane).unwrap();
+        (config.rope_base, config.softcap)
+    };
+    let neither = s().unset("rope.freq_base").unset("final_logit_softcapping");
+    assert_eq!(pinned(neither), (10_000.0, Some(30.0)));
+    assert_eq!(pinned(s()), (500_000.0, Some(20.0)));
     assert_eq!(s().unset("rope.dimension_count").config().head_dim, 64);
     let tokens: Vec<String> = (0..256).map(|i| format!("t{i}")).collect();
     let listed = s().set("tokenizer.ggml.tokens", tokens);
