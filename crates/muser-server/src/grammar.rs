@@ -89,18 +89,24 @@ impl Grammars {
     }
 
     /// An answer that is JSON of this schema.
-    pub(crate) fn json(&self, param: &str, schema: &Value) -> Result<Grammar, ApiError> {
+    pub(crate) fn json(&self, schema: &Value, reason: bool) -> Result<Grammar, ApiError> {
+        let param = "response_format";
         let schema = compact(param, schema)?;
         if !self.header {
             return self.compile(param, TopLevelGrammar::from_json_schema(schema));
         }
-        let mut lark = self.beginning("\" to=user\" <|message|> answer");
+        let mut lark = self.beginning("\" to=user\" <|message|> answer", reason);
         let _ = writeln!(lark, "answer: %json {schema}");
         self.compile(param, TopLevelGrammar::from_lark(lark))
     }
 
     /// An answer that calls one of these tools, or several.
-    pub(crate) fn calls(&self, tools: &[Tool], parallel: bool) -> Result<Grammar, ApiError> {
+    pub(crate) fn calls(
+        &self,
+        tools: &[Tool],
+        parallel: bool,
+        reason: bool,
+    ) -> Result<Grammar, ApiError> {
         if !self.header {
             let reason = "this model's template has no format of tool calls";
             return Err(ApiError::field("tool_choice", reason));
@@ -109,7 +115,7 @@ impl Grammars {
             true => "call (<|eom|> <|start|> \"assistant\" call)*",
             false => "call",
         };
-        let mut lark = self.beginning(calls);
+        let mut lark = self.beginning(calls, reason);
         let names = (0..tools.len()).map(|i| format!("call_{i}"));
         let _ = writeln!(lark, "call: {}", names.collect::<Vec<_>>().join(" | "));
         for (i, tool) in tools.iter().enumerate() {
@@ -118,9 +124,9 @@ impl Grammars {
         self.compile("tools", TopLevelGrammar::from_lark(lark))
     }
 
-    /// The start rule and those that let the model reason first.
-    fn beginning(&self, answer: &str) -> String {
-        if !self.can_reason {
+    /// The start rule and, if it may, those that let the model reason first.
+    fn beginning(&self, answer: &str, reason: bool) -> String {
+        if !(self.can_reason && reason) {
             return format!("start: {answer}\n");
         }
         format!(
@@ -181,9 +187,7 @@ impl Tool {
             let _ = write!(parts, " {rule}{optional}");
             let open = literal(&format!("<atem:parameter name=\"{key}\">"));
             let value = match is_string(schema) {
-                // Text up to the markup's end: `<` where no `/` follows.
-                true if schema.get("enum").is_none() => "/(?s:([^<]|<+[^<\\/])*)/".to_owned(),
-                true => one_of(schema),
+                true => text(schema),
                 false => format!("%json {}", compact("tools", schema)?),
             };
             let _ = writeln!(
@@ -221,11 +225,22 @@ fn is_string(schema: &Value) -> bool {
         || (schema.get("type").is_none() && schema.get("enum").is_some_and(strings))
 }
 
-/// The alternatives of an `enum` of strings.
-fn one_of(schema: &Value) -> String {
-    let values = schema.get("enum").and_then(Value::as_array);
-    let texts = values.into_iter().flatten().filter_map(Value::as_str);
-    texts.map(literal).collect::<Vec<_>>().join(" | ")
+/// The rule of a string that is no JSON: the alternatives of an `enum`, else
+/// any text up to the markup's end, at most `maxLength` characters of it.
+/// Other bounds (`pattern`, `format`) are not enforced here.
+fn text(schema: &Value) -> String {
+    let of = |v: &Value| v.as_array().cloned();
+    let values = schema.get("enum").and_then(of);
+    let values = values.or_else(|| schema.get("const").map(|v| vec![v.clone()]));
+    if let Some(values) = values {
+        let texts = values.iter().filter_map(Value::as_str).map(literal);
+        return texts.collect::<Vec<_>>().join(" | ");
+    }
+    match schema.get("maxLength").and_then(Value::as_u64) {
+        Some(most) => format!("/(?s:[^<]{{0,{most}}})/"),
+        // `<` where no `/` follows.
+        None => "/(?s:([^<]|<+[^<\\/])*)/".to_owned(),
+    }
 }
 
 /// A string of the grammar language, which writes them as JSON does.

@@ -24,12 +24,32 @@ mod with {
     use tokio_rustls::TlsAcceptor;
     use tokio_rustls::server::TlsStream;
 
+    /// The provider would panic on a processor without these.
+    fn supported() -> Result<(), String> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let all = is_x86_feature_detected!("aes")
+                && is_x86_feature_detected!("ssse3")
+                && is_x86_feature_detected!("pclmulqdq")
+                && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("adx");
+            if !all {
+                let needs = "AES, SSSE3, PCLMULQDQ, AVX2, BMI1, BMI2 and ADX";
+                return Err(format!("needs {needs}, which this processor lacks in part"));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes TLS of a connection.
     #[derive(Clone)]
     pub(crate) struct Acceptor(TlsAcceptor);
 
     impl Acceptor {
         pub(super) fn load(files: &TlsFiles) -> Result<Self, String> {
+            supported()?;
             let named = |path: &std::path::Path| path.display().to_string();
             let bad =
                 |path: &std::path::Path, e: &dyn std::fmt::Display| format!("{}: {e}", named(path));

@@ -73,6 +73,8 @@ pub(crate) enum Command {
     Run(Box<commands::run::RunArgs>),
     /// Talk with the model
     Chat(Box<commands::chat::ChatArgs>),
+    /// Serve the model over HTTP, compatible with OpenAI's API
+    Serve(Box<commands::serve::ServeArgs>),
     /// Show what is in a GGUF file
     Inspect(commands::inspect::InspectArgs),
     /// Turn text into token ids

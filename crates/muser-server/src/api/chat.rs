@@ -57,7 +57,13 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
     let (messages, options) = conversation(&mut f, &tools, &choice)?;
     f.finish()?;
 
-    let grammar = grammar(app, &tools, &choice, parallel, format.as_ref())?;
+    let effort = options.extra.get("reasoning_effort");
+    let wanted = Wanted {
+        parallel,
+        reason: effort.is_none_or(|e| e != "none"),
+        format,
+    };
+    let grammar = grammar(app, &tools, &choice, &wanted)?;
     let (_, prompt) = app.guard.chat(&app.codec, messages, options)?;
     let prompts = vec![prompt];
     check_lengths(app, "messages", &prompts, true)?;
@@ -89,26 +95,40 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
     })
 }
 
+/// What an answer may and must be.
+struct Wanted {
+    /// Several calls at once.
+    parallel: bool,
+    /// Reasoning before a constrained answer.
+    reason: bool,
+    /// The schema.
+    format: Option<Value>,
+}
+
 fn grammar(
     app: &App,
     tools: &[Tool],
     choice: &Choice,
-    parallel: bool,
-    format: Option<&Value>,
+    wanted: &Wanted,
 ) -> Result<Option<Grammar>, ApiError> {
     let must_call = match choice {
         Choice::None | Choice::Auto => None,
         Choice::Required => Some(tools.to_vec()),
         Choice::Named(name) => Some(tools.iter().filter(|t| t.name == *name).cloned().collect()),
     };
+    let Wanted {
+        parallel,
+        reason,
+        format,
+    } = wanted;
     match (must_call, format) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) => {
             let reason = "expected no response_format where a tool has to be called";
             Err(ApiError::field("response_format", reason))
         }
-        (Some(tools), None) => app.grammars()?.calls(&tools, parallel).map(Some),
-        (None, Some(schema)) => app.grammars()?.json("response_format", schema).map(Some),
+        (Some(tools), None) => app.grammars()?.calls(&tools, *parallel, *reason).map(Some),
+        (None, Some(schema)) => app.grammars()?.json(schema, *reason).map(Some),
     }
 }
 

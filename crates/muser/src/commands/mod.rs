@@ -13,6 +13,7 @@ pub(crate) mod perplexity;
 pub(crate) mod profile;
 pub(crate) mod routes;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod synth;
 pub(crate) mod tokenize;
 
@@ -24,6 +25,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Run(args) => run::run(common, args),
         Command::Chat(args) => chat::run(common, args),
+        Command::Serve(args) => serve::run(common, args),
         Command::Inspect(args) => inspect::run(common, args),
         Command::Tokenize(args) => tokenize::run(common, args),
         Command::Detokenize(args) => detokenize::run(common, args),
