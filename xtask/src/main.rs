@@ -4,9 +4,12 @@
 //! cargo xtask tidy                 checks what the compiler can't: see `tidy`
 //! cargo xtask math [FUNCTION …]    error over all 2^32 inputs: see `math`
 //! cargo xtask parity [OPTION …]    the pinned lane against llama.cpp: see `parity`
+//! cargo xtask receipts             the receipts in `fixtures`: see `parity::receipts`
+//! cargo xtask compare [OPTION …]   timed against llama.cpp: see `compare`
 //! ```
 #![forbid(unsafe_code)]
 
+mod compare;
 mod math;
 mod parity;
 mod tidy;
@@ -17,7 +20,8 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask tidy
        cargo xtask math [exp] [sigmoid] [silu] [tanh]
        cargo xtask parity [--profile llamacpp-avx2|llamacpp-avx512] [--seed N] [--quick]
-                          [--subject cpu|oracle] [--level scalar|avx2|avx512] [--only TEXT]";
+                          [--subject cpu|oracle] [--level scalar|avx2|avx512] [--only TEXT]
+       cargo xtask receipts";
 
 /// The repository: the folder above this crate.
 fn root() -> PathBuf {
@@ -31,7 +35,9 @@ fn main() -> ExitCode {
     let outcome = match args[..] {
         ["tidy"] => tidy::command(&root()),
         ["math", ref names @ ..] => math::command(names),
+        ["receipts"] => parity::receipts::command(&root()),
         ["parity", ref options @ ..] => parity::command(&root(), options),
+        ["compare", ref options @ ..] => compare::command(&root(), options),
         _ => Err(USAGE.to_owned()),
     };
     match outcome {
