@@ -327,7 +327,9 @@ fn a_client_that_does_not_read_holds_up_nobody_else() {
 fn a_request_has_its_time() {
     let s = start_with(1, long_context(), &[]);
     let mut body = endless(false);
-    body["timeout"] = 0.2.into();
+    body["timeout"] = 1.into();
+    // One after the other: many times what fits in a second.
+    body["n"] = 40.into();
     let reply = complete(s.address, body.clone());
     refused(&reply, 504);
     assert_eq!(reply.json()["error"]["code"], "deadline_exceeded");

@@ -58,12 +58,16 @@ pub(super) fn common(app: &App, f: &mut Fields) -> Result<Common, ApiError> {
             wanted
         }
     };
-    let time = f.number("timeout")?;
-    let time = time.map_or(Ok(app.limits.request_time), |seconds| {
-        Duration::try_from_secs_f32(seconds)
-            .map(|t| t.min(app.limits.request_time))
-            .map_err(|_| ApiError::field("timeout", "expected seconds, found a negative number"))
-    })?;
+    let most = app.limits.request_time;
+    let time = match f.number("timeout")? {
+        None => most,
+        Some(seconds) if seconds < 1.0 => {
+            let reason = format!("expected at least 1 second, found {seconds}");
+            return Err(ApiError::field("timeout", reason));
+        }
+        // What no duration can hold is longer than any limit.
+        Some(seconds) => Duration::try_from_secs_f32(seconds).map_or(most, |t| t.min(most)),
+    };
     Ok(Common {
         sampling: sampling(app, f)?,
         stop: stop(f)?,
