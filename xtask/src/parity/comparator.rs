@@ -47,6 +47,11 @@ impl Comparator {
         })
     }
 
+    /// What its build says of itself.
+    pub(super) fn facts(&self) -> &Value {
+        &self.ops.info
+    }
+
     /// What it is, in a line.
     pub(super) fn describe(&self) -> String {
         let info = &self.ops.info;

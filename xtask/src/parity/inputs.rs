@@ -109,7 +109,7 @@ impl Kind {
                 },
                 Self::Zeros => match rng.next() % 64 {
                     // The other half of the blocks has nothing but zeros.
-                    0 if turn % 2 == 0 => rng.unit(),
+                    0 if turn.is_multiple_of(2) => rng.unit(),
                     1..8 => -0.0,
                     _ => 0.0,
                 },

@@ -32,6 +32,7 @@ mod plan;
 mod process;
 mod products;
 mod question;
+pub(crate) mod receipts;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -48,8 +49,8 @@ use std::time::Instant;
 use table::{Judge, Subject};
 
 /// What slow subjects can afford, in multiply-adds a case: quick and full.
-const SCALAR: [u64; 2] = [1 << 20, 1 << 23];
-const ORACLE: [u64; 2] = [1 << 19, 1 << 22];
+const SCALAR: [u64; 2] = [1 << 20, 1 << 22];
+const ORACLE: [u64; 2] = [1 << 18, 1 << 20];
 /// The same for whole models.
 const SCALAR_MODEL: [u64; 2] = [600 << 20, 1 << 34];
 const ORACLE_MODEL: [u64; 2] = [1 << 26, 1 << 29];

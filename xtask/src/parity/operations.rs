@@ -183,7 +183,7 @@ fn add_rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
             let name = format!("{shape:?} {kind:?}, eps {eps:e}");
             let mut rng = Rng::new(plan.seed, &name);
             let y = normable(&mut rng, kind, shape);
-            let x = normable(&mut rng, rng_kind(i), shape);
+            let x = normable(&mut rng, beside(i), shape);
             let w: Vec<f32> = (0..shape.1).map(|_| rng.normal()).collect();
             let question = Question::AddRmsNorm {
                 x: &x,
@@ -198,7 +198,7 @@ fn add_rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
 }
 
 /// What stands beside kind `i` in an operation of two operands.
-fn rng_kind(i: usize) -> Kind {
+fn beside(i: usize) -> Kind {
     [Kind::Normal, Kind::HeavyTailed, Kind::Zeros][i % 3]
 }
 
@@ -231,48 +231,75 @@ fn rope(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
 }
 
 /// Two operands of one shape, the second one a function's argument.
+struct Operands {
+    name: String,
+    shape: (usize, usize),
+    x: Rows,
+    argument: Rows,
+}
+
+/// Runs something over all shapes and arguments.
 fn operands(
     plan: &Plan,
-    kernel: &'static str,
-    run: &mut dyn FnMut(String, (usize, usize), &Rows, &Rows) -> Result<(), String>,
+    kernel: &str,
+    mut run: impl FnMut(&Operands) -> Result<(), String>,
 ) -> Result<(), String> {
     for shape in shapes() {
         for (i, span) in SPANS.into_iter().enumerate() {
             let name = format!("{shape:?} {span:?}");
             let mut rng = Rng::new(plan.seed, &format!("{kernel} {name}"));
             let n = shape.0 * shape.1;
-            let x = Rows::new(shape.1, rng_kind(i).fill(&mut rng, n, 1e15));
-            let argument = Rows::new(shape.1, span.fill(&mut rng, n));
-            run(name, shape, &x, &argument)?;
+            let x = beside(i).fill(&mut rng, n, 1e15);
+            run(&Operands {
+                name,
+                shape,
+                x: Rows::new(shape.1, x),
+                argument: Rows::new(shape.1, span.fill(&mut rng, n)),
+            })?;
         }
     }
     Ok(())
 }
 
 fn sigmoid_gate(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
-    operands(plan, "sigmoid_gate", &mut |name, shape, x, gate| {
+    operands(plan, "sigmoid_gate", |o| {
+        let (x, gate) = (&o.x, &o.argument);
         let question = Question::SigmoidGate { x, gate };
-        one(judge, plan, ("sigmoid_gate", name), shape, question)
+        one(
+            judge,
+            plan,
+            ("sigmoid_gate", o.name.clone()),
+            o.shape,
+            question,
+        )
     })
 }
 
 fn silu_product(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
-    operands(plan, "silu_product", &mut |name, shape, up, gate| {
+    operands(plan, "silu_product", |o| {
+        let (gate, up) = (&o.argument, &o.x);
         let question = Question::SiluProduct { gate, up };
-        one(judge, plan, ("silu_product", name), shape, question)
+        one(
+            judge,
+            plan,
+            ("silu_product", o.name.clone()),
+            o.shape,
+            question,
+        )
     })
 }
 
 fn soft_cap(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
-    operands(plan, "soft_cap", &mut |name, shape, _, x| {
+    operands(plan, "soft_cap", |o| {
         for (scale, cap) in [
             (0.196_116, Some(20.0)),
             (1.0, Some(30.0)),
             (std::f32::consts::FRAC_1_SQRT_2, None),
         ] {
-            let name = format!("{name}, scale {scale}, cap {cap:?}");
+            let name = format!("{}, scale {scale}, cap {cap:?}", o.name);
+            let x = &o.argument;
             let question = Question::SoftCap { x, scale, cap };
-            one(judge, plan, ("soft_cap", name), shape, question)?;
+            one(judge, plan, ("soft_cap", name), o.shape, question)?;
         }
         Ok(())
     })

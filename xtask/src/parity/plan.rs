@@ -4,6 +4,8 @@ use super::inputs::Rng;
 
 /// The most that a case of the quick selection costs, in multiply-adds.
 const QUICK_COST: u64 = 1 << 24;
+/// From this cost on, tenths of a second, a case comes with one kind of input.
+const HUGE: u64 = 1 << 30;
 /// From this cost on a case is worth all threads. Below it most cases have one:
 /// llama.cpp's threads wait for each other by spinning, which costs more than
 /// the case where there are more threads than idle cores.
@@ -25,9 +27,11 @@ impl Plan {
     }
 
     /// Whether variant `which` of `of` of a group is in the selection: all of
-    /// them, or in the quick one the one that the group's name and seed pick.
-    pub(super) fn selects(&self, group: &str, of: usize, which: usize) -> bool {
-        !self.quick || Rng::new(self.seed, group).below(of) == which
+    /// them; but in the quick one, and of huge cases, the one that the group's
+    /// name and the seed pick.
+    pub(super) fn selects(&self, group: &str, (which, of): (usize, usize), cost: u64) -> bool {
+        let all = !self.quick && cost < HUGE;
+        self.affords(cost) && (all || Rng::new(self.seed, group).below(of) == which)
     }
 
     /// Threads of a case whose bits they do not move, by its name.

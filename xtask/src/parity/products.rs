@@ -126,12 +126,12 @@ impl Shapes {
     ) -> Result<(), String> {
         let group = format!("{} {} x {width}", self.dtype, self.cols);
         let name = format!("{group} {input:?}");
-        let selected = plan.selects(&group, Kind::ALL.len(), input as usize);
+        let variant = (input as usize, Kind::ALL.len());
         let mut x = None;
         for m in &self.matrices {
             let parts = self.parts(&[m.rows], width);
             let cost = (m.rows * self.cols * width) as u64;
-            if !selected || !plan.affords(cost) || !judge.wants(cost) {
+            if !plan.selects(&group, variant, cost) || !judge.wants(cost) {
                 judge.leave_out(&parts);
                 continue;
             }
@@ -161,7 +161,7 @@ impl Shapes {
                 let name = format!("{} [{}, {rows:?}] x {width}", self.dtype, self.cols);
                 let parts = self.parts(&rows, width);
                 let group = format!("{} {} sets x {width}", self.dtype, self.cols);
-                if !plan.selects(&group, 2, i) || !plan.affords(cost) || !judge.wants(cost) {
+                if !plan.selects(&group, (i, 2), cost) || !judge.wants(cost) {
                     judge.leave_out(&parts);
                     continue;
                 }
