@@ -123,10 +123,13 @@ fn check(common: &Common, path: &Path) -> anyhow::Result<bool> {
         ),
     };
     output::line(format_args!(
-        "{}: {lane} v{}, {level}, {} threads, {} rows of {} logits: {what}",
+        "{}: {lane} v{}, {level}, {}, {} rows of {} logits: {what}",
         path.display(),
         receipt.lane_version,
-        receipt.threads,
+        match receipt.threads {
+            1 => "1 thread".to_owned(),
+            n => format!("{n} threads"),
+        },
         found.rows,
         found.columns,
     ))?;
