@@ -7,8 +7,9 @@ use muser_ops::Weight;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Tensors that stay with the process; more than a set and its input.
-const KEPT: usize = 12;
+/// Tensors that stay with the process: the matrices of two row lengths and
+/// their inputs, more than any set.
+const KEPT: usize = 24;
 
 /// Both servers of a profile's comparator, started when first asked.
 pub(super) struct Comparator {
