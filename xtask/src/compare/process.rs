@@ -87,14 +87,14 @@ pub(super) struct Reference {
     pub(super) ready: Value,
 }
 
-/// The options of its server.
+/// The options of its server. A context below 512 would cut its micro-batch.
 pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<String> {
     let mut args = vec![
         "bench".to_owned(),
         "--model".to_owned(),
         model.display().to_string(),
         "--context".to_owned(),
-        context.next_multiple_of(256).to_string(),
+        context.next_multiple_of(256).max(512).to_string(),
     ];
     args.extend(swa_full.then(|| "--swa-full".to_owned()));
     args
