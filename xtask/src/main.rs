@@ -4,6 +4,7 @@
 //! cargo xtask tidy                 checks what the compiler can't: see `tidy`
 //! cargo xtask math [FUNCTION …]    error over all 2^32 inputs: see `math`
 //! cargo xtask parity [OPTION …]    the pinned lane against llama.cpp: see `parity`
+//! cargo xtask receipts             the receipts in `fixtures`: see `parity::receipts`
 //! cargo xtask compare [OPTION …]   timed against llama.cpp: see `compare`
 //! ```
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ const USAGE: &str = "usage: cargo xtask tidy
        cargo xtask math [exp] [sigmoid] [silu] [tanh]
        cargo xtask parity [--profile llamacpp-avx2|llamacpp-avx512] [--seed N] [--quick]
                           [--subject cpu|oracle] [--level scalar|avx2|avx512] [--only TEXT]
+       cargo xtask receipts
        cargo xtask compare [--model FILE] [--profile llamacpp-avx2|llamacpp-avx512]
                            [--widths N,…] [--depths N,…] [--threads N] [--rounds N] [--sample MS]
                            [--open-rounds N] [--swa-full] [--record NAME]";
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let outcome = match args[..] {
         ["tidy"] => tidy::command(&root()),
         ["math", ref names @ ..] => math::command(names),
+        ["receipts"] => parity::receipts::command(&root()),
         ["parity", ref options @ ..] => parity::command(&root(), options),
         ["compare", ref options @ ..] => compare::command(&root(), options),
         _ => Err(USAGE.to_owned()),

@@ -285,3 +285,34 @@ fn bench_refuses() {
         assert!(error.contains(words), "{error}");
     }
 }
+
+/// The ladder in the documentation is the one in the program.
+#[test]
+fn the_documented_ladder_is_the_programs() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/parity.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let (_, rest) = docs
+        .split_once("<!-- muser routes --markdown -->\n")
+        .unwrap();
+    let (documented, _) = rest.split_once("<!-- end -->").unwrap();
+    let printed = text(&muser(&["routes", "--markdown"]).ok());
+    assert_eq!(documented.trim(), printed.trim());
+}
+
+#[test]
+fn routes_name_the_matrices_of_a_model() {
+    let routes = json(&["routes", "--embedded", "--only", "pinned", "--json"]);
+    let products = routes["products"].as_array().unwrap();
+    let lanes = products
+        .iter()
+        .find(|p| p["kernel"] == "lanes/q6_k")
+        .unwrap();
+    assert_eq!(lanes["columns"], "1 to 7");
+    assert_eq!(
+        lanes["tensors"],
+        serde_json::json!({"attn_v": 4, "ffn_down": 4})
+    );
+    // Rows of every Q4_K matrix are a multiple of 8.
+    assert!(products.iter().all(|p| p["kernel"] != "lanes/q4_k"));
+    assert!(products.iter().all(|p| p["lane"] == "pinned"));
+}
