@@ -100,7 +100,7 @@ fn together_is_alone<B: Backend>(model: &Transformer<B>, vocab: u32, lengths: &[
         for (i, &(tokens, want)) in calls.iter().enumerate() {
             let from = match want {
                 Want::All => 0,
-                Want::Last => tokens.len().saturating_sub(1),
+                Want::Last | Want::State => tokens.len().saturating_sub(1),
                 Want::Nothing => tokens.len(),
             };
             let rows = (from..tokens.len()).map(|t| (i, t, alone[i][at[i] + t].clone()));

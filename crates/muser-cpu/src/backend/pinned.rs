@@ -1,7 +1,7 @@
 //! What the pinned lane cuts otherwise than the strict one.
 
 use super::{Cpu, Shared};
-use crate::kernels::flash::Queries;
+use crate::kernels::flash::{Queries, Single};
 use crate::kv::Kv;
 use crate::rows::{for_chunks, for_parts};
 use muser_ops::pinned::attention::{Form, form, tiles};
@@ -59,13 +59,12 @@ impl Cpu {
             Form::Split { part } => Some(part),
             Form::Single => None,
         };
-        let chunk = group * d;
+        let (how, chunk) = (Single { profile, part }, group * d);
         for_chunks(&mut shared.team, out, chunk, |i, out| {
             let (r, head) = (i / desc.kv_heads, i % desc.kv_heads);
             let q = &q[i * chunk..][..chunk];
             let kv = kv.head(head);
-            self.table
-                .flash_single(profile, desc, part, first + r, q, &kv, out);
+            self.table.flash_single(how, desc, first + r, q, &kv, out);
         });
     }
 

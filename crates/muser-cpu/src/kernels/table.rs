@@ -4,7 +4,7 @@
 //! exist. `unsafe` in this module: a kernel compiled for a level may be called
 //! only on a machine that has the level, which [`KernelTable::new`] checks.
 
-use super::flash::Queries;
+use super::flash::{Queries, Single};
 use super::ggml_dot::Order;
 use super::matmul::PanelBlock;
 use super::quantize::Block;
@@ -179,8 +179,7 @@ table! {
         (desc: &Attention, p: usize, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
     /// The query heads of one KV head at one position, in the pinned lane.
     "flash/single" flash_single = flash::flash_single
-        (profile: Profile, desc: &Attention, part: Option<usize>, p: usize, q: &[f32],
-            kv: &HeadView<'_>, out: &mut [f32]);
+        (how: Single, desc: &Attention, p: usize, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
     /// A tile of queries of one head, in the pinned lane.
     "flash/tile" flash_tile = flash::flash_tile
         (profile: Profile, desc: &Attention, queries: &Queries<'_>, kv: &HeadView<'_>,

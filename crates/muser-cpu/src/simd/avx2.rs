@@ -386,10 +386,10 @@ pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn group_sum(codes: &[__m256i; 8], scales: __m256i, g: usize, q: &[i8; 256]) -> __m256i {
     let mut sum = _mm256_setzero_si256();
-    for j in 2 * g..2 * g + 2 {
+    for (j, &codes) in codes.iter().enumerate().skip(2 * g).take(2) {
         let pick = _mm256_set1_epi16(i16::from_le_bytes([2 * j as u8, 2 * j as u8 + 1]));
         let scale = _mm256_shuffle_epi8(scales, pick);
-        let pairs = _mm256_maddubs_epi16(codes[j], load_codes(q, 32 * j));
+        let pairs = _mm256_maddubs_epi16(codes, load_codes(q, 32 * j));
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, scale));
     }
     sum
@@ -519,9 +519,10 @@ fn part_link<const SIGNED: bool, const LINK: u8>(
 ) {
     let lines: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
     let mut min = _mm256_setzero_si256();
-    for k in part * lines.len() / parts..(part + 1) * lines.len() / parts {
-        let pair = _mm256_set1_epi32(pair_word(row.pairs[k]));
-        min = _mm256_add_epi32(min, _mm256_madd_epi16(pair, half_line(&lines[k], h)));
+    let of_part = part * lines.len() / parts..(part + 1) * lines.len() / parts;
+    for (pair, line) in row.pairs[of_part.clone()].iter().zip(&lines[of_part]) {
+        let pair = _mm256_set1_epi32(pair_word(*pair));
+        min = _mm256_add_epi32(min, _mm256_madd_epi16(pair, half_line(line, h)));
     }
     let y = load(&panel.d, 8 * h);
     let sum = match SIGNED {

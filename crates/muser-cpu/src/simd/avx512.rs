@@ -341,7 +341,7 @@ pub(crate) fn scales_of_groups(scales_mins: __m512i) -> [[__m512i; 4]; 4] {
     ];
     // Of each dword the lowest byte is a scale; 0x80 in a shuffle gives zero.
     let pick = |g: i64| {
-        let word = |k: i64| 0x8080_8000_8080_8000u64.cast_signed() | k * 0x0000_0001_0000_0001;
+        let word = |k: i64| 0x8080_8000_8080_8000u64.cast_signed() | (k * 0x0000_0001_0000_0001);
         let (low, high) = (word(2 * g), word(2 * g + 1));
         _mm512_setr_epi64(low, low, low, low, high, high, high, high)
     };
@@ -430,7 +430,7 @@ pub(crate) fn scales_for_lanes(scales: __m128i) -> [__m512i; 2] {
     let pick = |g: i64| {
         let word = |k: i64| {
             let pair = 0x8000_8000_8000_8000u64.cast_signed();
-            pair | k * 0x0000_0001_0000_0001 | (k + 2) * 0x0001_0000_0001_0000
+            pair | (k * 0x0000_0001_0000_0001) | ((k + 2) * 0x0001_0000_0001_0000)
         };
         let (low, high) = (word(4 * g), word(4 * g + 1));
         _mm512_setr_epi64(low, low, low, low, high, high, high, high)

@@ -151,9 +151,9 @@ fn panel_part<const S: usize, const SIGNED: bool, const LINK: u8>(
         }
     }
     let sums: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
-    for k in part * sums.len() / parts..(part + 1) * sums.len() / parts {
-        let pair = row.pairs[k];
-        for (min, s) in min.iter_mut().zip(&sums[k]) {
+    let of_part = part * sums.len() / parts..(part + 1) * sums.len() / parts;
+    for (pair, sums) in row.pairs[of_part.clone()].iter().zip(&sums[of_part]) {
+        for (min, s) in min.iter_mut().zip(sums) {
             *min += i32::from(pair[0]) * i32::from(s[0]) + i32::from(pair[1]) * i32::from(s[1]);
         }
     }

@@ -194,7 +194,6 @@ pub fn attend_tile<'a>(
     v: impl Fn(usize) -> &'a [u16],
     out: &mut [&mut [f32]],
 ) {
-    let dim = desc.head_dim;
     let lanes = profile.lanes();
     let rows = positions.len();
     let (mut m, mut s) = (vec![f32::NEG_INFINITY; rows], vec![0.0f32; rows]);
@@ -227,9 +226,9 @@ pub fn attend_tile<'a>(
                 let sum = folds.fold(0.0f64, |s, f| s + f64::from(f));
                 s[i] = (f64::from(s[i]) + sum) as f32;
             }
-            for d in 0..dim {
+            for (d, out) in out[i].iter_mut().enumerate() {
                 let value = |t: usize| if t < end { f16::to_f32(v(t)[d]) } else { 0.0 };
-                out[i][d] = (0..TILE).fold(out[i][d], |o, j| p[j].mul_add(value(tile + j), o));
+                *out = (0..TILE).fold(*out, |o, j| p[j].mul_add(value(tile + j), o));
             }
         }
     }

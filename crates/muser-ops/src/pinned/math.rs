@@ -51,8 +51,9 @@ pub fn exp(profile: Profile, x: f32) -> f32 {
         Profile::LlamaCppAvx2 => {
             let j = q.mul_add(u, C1 * b);
             let e = z.to_bits() << 23;
-            if !(n.abs() > 126.0) {
-                let k = f32::from_bits(e.wrapping_add(0x3f80_0000));
+            let k = f32::from_bits(e.wrapping_add(0x3f80_0000));
+            let far = n.abs() > 126.0;
+            if !far {
                 return j.mul_add(k, k);
             }
             let g = if n <= 0.0 { 0x8200_0000u32 } else { 0 };

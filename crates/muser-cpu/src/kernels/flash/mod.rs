@@ -27,6 +27,16 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
+use muser_ops::Profile;
+
+/// How a single query is computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Single {
+    pub(crate) profile: Profile,
+    /// Slots in a part, where they are cut into parts.
+    pub(crate) part: Option<usize>,
+}
+
 /// A tile of queries of one head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queries<'a> {
@@ -45,7 +55,7 @@ pub(crate) struct Queries<'a> {
 /// The kernels of one level.
 macro_rules! kernels {
     ($level:ident $(, $features:literal)?) => {
-        use super::Queries;
+        use super::{Queries, Single};
         use crate::kv::{HeadView, PAD};
         use crate::simd::$level as v;
         use muser_ops::attention::CHUNK;
@@ -70,29 +80,26 @@ macro_rules! kernels {
 
         const BEGIN: Running = Running { m: f32::NEG_INFINITY, s: 0.0 };
 
-        /// Attention of the heads in `q` at position `p` over one KV head, its
-        /// slots cut into parts of `part` if given.
+        /// Attention of the heads in `q` at position `p` over one KV head.
         $(#[target_feature(enable = $features)])?
         pub(crate) fn flash_single(
-            profile: Profile,
+            how: Single,
             desc: &Attention,
-            part: Option<usize>,
             p: usize,
             q: &[f32],
             kv: &HeadView<'_>,
             out: &mut [f32],
         ) {
-            match profile {
-                Profile::LlamaCppAvx512 => single::<16>(profile, desc, part, p, q, kv, out),
-                _ => single::<8>(profile, desc, part, p, q, kv, out),
+            match how.profile {
+                Profile::LlamaCppAvx512 => single::<16>(how, desc, p, q, kv, out),
+                _ => single::<8>(how, desc, p, q, kv, out),
             }
         }
 
         $(#[target_feature(enable = $features)])?
         fn single<const L: usize>(
-            profile: Profile,
+            Single { profile, part }: Single,
             desc: &Attention,
-            part: Option<usize>,
             p: usize,
             q: &[f32],
             kv: &HeadView<'_>,
