@@ -74,7 +74,7 @@ try {
     await page.call("Emulation.setDeviceMetricsOverride", { width: 390, height: 780, deviceScaleFactor: 2, mobile: true });
     await page.until("document.activeElement?.id === 'text'", "the field has the focus");
     await page.until("document.getElementById('model').textContent !== 'muser'", "the model's name is shown");
-    await page.eval("document.getElementById('seed').value = 7");
+    await page.eval("document.getElementById('seed').value = 7; document.getElementById('most').value = 120");
 
     await page.type("Tell me a story about a brave little rabbit.");
     await page.until("document.querySelector('.assistant')?.textContent.length > 10", "the answer begins");
@@ -94,7 +94,7 @@ try {
     assert.match(await page.eval("document.querySelector('.error').textContent"), /context/);
     console.log("ok a full context is an error");
 
-    await page.eval("document.getElementById('reset').click()");
+    await page.eval("document.getElementById('reset').click(); document.getElementById('most').value = ''");
     await page.type("And now a story about the rain.");
     await page.until("document.querySelector('.assistant')?.textContent.length > 10", "it goes on");
     for (const type of ["keyDown", "keyUp"]) await page.call("Input.dispatchKeyEvent", { type, key: "Escape", code: "Escape", windowsVirtualKeyCode: 27 });

@@ -6,9 +6,9 @@ import subprocess
 
 
 @contextlib.contextmanager
-def served(muser, *options):
+def served(muser, *options, port=0):
     """The address of a server that runs as long as the block, and its process."""
-    command = [muser, "serve", "--quiet", "--port", "0", *options]
+    command = [muser, "serve", "--quiet", "--port", str(port), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
