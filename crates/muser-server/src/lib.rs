@@ -33,7 +33,7 @@ pub use options::{Limits, Options, StartError, TlsFiles};
 use api::{App, Ids};
 use keys::Keys;
 use metrics::Metrics;
-use muser_engine::{Backend, Error, Model};
+use muser_engine::{Backend, Model};
 use prompt::Guard;
 use scheduler::Handle;
 use serde_json::json;
@@ -56,8 +56,8 @@ impl Server {
     /// Starts to listen, and the threads that serve.
     ///
     /// # Errors
-    /// Options that are unsafe or make no sense, a model without tokenizer, an
-    /// address that is not free, a certificate that cannot be used.
+    /// Options that are unsafe or make no sense, an address that is not free, a
+    /// certificate that cannot be used.
     pub fn start<B: Backend>(model: Arc<Model<B>>, options: Options) -> Result<Self, StartError> {
         options.check()?;
         let most = model.config().context;
@@ -71,8 +71,8 @@ impl Server {
         }
         let acceptor = options.tls.as_ref().map(tls::acceptor).transpose()?;
         let metrics = Arc::new(Metrics::new());
-        let guard = Guard::new(model.codec()).map_err(StartError::Model)?;
-        let facts = facts(&model).map_err(StartError::Model)?;
+        let guard = Guard::new(model.codec());
+        let facts = facts(&model);
         let lane = model.transformer().lane();
         let fingerprint = format!(
             "muser-{}-{lane}-v{}",
@@ -154,9 +154,11 @@ impl std::fmt::Debug for Server {
     }
 }
 
-fn facts<B: Backend>(model: &Model<B>) -> Result<serde_json::Value, Error> {
+fn facts<B: Backend>(model: &Model<B>) -> serde_json::Value {
     let (config, transformer) = (model.config(), model.transformer());
-    Ok(json!({
+    let tokenizer = model.tokenizer().ok();
+    let ends = tokenizer.into_iter().flat_map(|t| t.eog().iter());
+    json!({
         "vocab": config.vocab,
         "context": config.context,
         "layers": config.layers,
@@ -165,6 +167,7 @@ fn facts<B: Backend>(model: &Model<B>) -> Result<serde_json::Value, Error> {
         "bytes": transformer.weights_bytes(),
         "bytes_per_token": transformer.bytes_per_token(),
         "chat": model.chat_template().is_ok(),
-        "ends": model.tokenizer()?.eog().iter().collect::<Vec<_>>(),
-    }))
+        "text": tokenizer.is_some(),
+        "ends": ends.collect::<Vec<_>>(),
+    })
 }

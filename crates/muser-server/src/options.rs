@@ -89,9 +89,6 @@ pub enum StartError {
         /// The value.
         found: String,
     },
-    /// The model cannot be served.
-    #[error("the model cannot be served")]
-    Model(#[source] muser_engine::Error),
     /// The address.
     #[error("cannot listen on {address}")]
     Listen {

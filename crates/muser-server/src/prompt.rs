@@ -26,9 +26,15 @@ pub(crate) struct Guard {
 const MARKS: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
 
 impl Guard {
-    /// For this model's control tokens.
-    pub(crate) fn new(codec: &Codec) -> Result<Self, Error> {
-        let tokenizer = codec.tokenizer()?;
+    /// For this model's control tokens; without a tokenizer there are none, and
+    /// no chat.
+    pub(crate) fn new(codec: &Codec) -> Self {
+        let Ok(tokenizer) = codec.tokenizer() else {
+            return Self {
+                finder: None,
+                ids: Vec::new(),
+            };
+        };
         // Tokens without a text match nothing; ids fit 32 bits by their type.
         let all = (0..).take(tokenizer.vocab_size());
         let texts = all.filter(|&id: &Token| tokenizer.is_control(id));
@@ -38,7 +44,7 @@ impl Guard {
             .match_kind(MatchKind::LeftmostLongest)
             .build(&texts)
             .ok();
-        Ok(Self { finder, ids })
+        Self { finder, ids }
     }
 
     fn occurs(&self, text: &str) -> bool {

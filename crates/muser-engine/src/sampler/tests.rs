@@ -95,7 +95,7 @@ fn min_p_is_a_share_of_the_likeliest() {
 fn penalties_as_written() {
     let adjusted = |edit: fn(&mut SamplingParams), history: &[Token]| {
         let mut s = sampler(params(edit), 3);
-        s.adjust(&[4.0, -4.0, 1.0], history).unwrap();
+        s.adjust(&[4.0, -4.0, 1.0], history, None).unwrap();
         s.adjusted
     };
     let repeat: fn(&mut SamplingParams) = |p| p.repeat_penalty = 2.0;

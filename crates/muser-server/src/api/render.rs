@@ -67,10 +67,10 @@ impl Render {
 
     /// The bytes of a token, and as text.
     fn token(&self, token: Token) -> (String, Vec<u8>) {
-        let tokenizer = self.app.codec.tokenizer().ok();
-        let bytes = tokenizer
-            .and_then(|t| t.token_bytes(token))
-            .unwrap_or_default();
+        let Ok(tokenizer) = self.app.codec.tokenizer() else {
+            return (format!("token_id:{token}"), Vec::new());
+        };
+        let bytes = tokenizer.token_bytes(token).unwrap_or_default();
         (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
     }
 

@@ -10,7 +10,8 @@ use muser_text::StreamDecoder;
 /// The state of one answer.
 pub(crate) struct Answer {
     sampler: Sampler,
-    decoder: StreamDecoder,
+    /// `None` for a model without a tokenizer, which has tokens only.
+    decoder: Option<StreamDecoder>,
     /// Takes messages apart; `None` where text is text.
     reader: Option<Reader>,
     stop: StopMatcher,
@@ -37,11 +38,14 @@ impl Answer {
         vocab: usize,
         choice: u64,
     ) -> Result<Self, ApiError> {
-        let tokenizer = codec.tokenizer()?;
+        let tokenizer = codec.tokenizer();
+        if !generate.stop.is_empty() {
+            codec.tokenizer()?;
+        }
         let mut sampling = generate.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(choice);
         if generate.ignore_end {
-            let ends = tokenizer.eog().iter();
+            let ends = tokenizer.iter().flat_map(|t| t.eog().iter());
             sampling
                 .logit_bias
                 .extend(ends.map(|t| (t, f32::NEG_INFINITY)));
@@ -52,7 +56,7 @@ impl Answer {
         };
         Ok(Self {
             sampler: Sampler::new(sampling, vocab)?,
-            decoder: StreamDecoder::new(tokenizer, false),
+            decoder: tokenizer.ok().map(|t| StreamDecoder::new(t, false)),
             reader,
             stop: StopMatcher::new(&generate.stop)?,
             grammar: generate.grammar.clone(),
@@ -136,12 +140,12 @@ impl Answer {
 
     /// Adds the token's text; whether a stop string ended the answer.
     fn text(&mut self, token: Token, codec: &Codec, delta: &mut Delta) -> Result<bool, ApiError> {
+        let Some(decoder) = &mut self.decoder else {
+            return Ok(false);
+        };
         let tokenizer = codec.tokenizer()?;
         let Some(reader) = &mut self.reader else {
-            let text = self
-                .decoder
-                .push(token)
-                .map_err(muser_engine::Error::from)?;
+            let text = decoder.push(token).map_err(muser_engine::Error::from)?;
             return Ok(self.content(&text, delta));
         };
         if reader.channel() == Channel::Reasoning {
@@ -153,7 +157,7 @@ impl Answer {
         let mut raw = Delta::default();
         match control.flatten().and_then(Mark::of) {
             Some(mark) => {
-                reader.text(&self.decoder.finish(), &mut raw);
+                reader.text(&decoder.finish(), &mut raw);
                 let was = reader.channel();
                 reader.mark(mark, &mut raw);
                 let left = was == Channel::Content && reader.channel() != was;
@@ -164,10 +168,7 @@ impl Answer {
                 Ok(stopped)
             }
             None => {
-                let text = self
-                    .decoder
-                    .push(token)
-                    .map_err(muser_engine::Error::from)?;
+                let text = decoder.push(token).map_err(muser_engine::Error::from)?;
                 reader.text(&text, &mut raw);
                 Ok(self.pass(raw, delta))
             }
@@ -192,7 +193,8 @@ impl Answer {
 
     /// What was held back, now that nothing follows.
     fn flush(&mut self, delta: &mut Delta) {
-        let rest = self.decoder.finish();
+        let decoder = self.decoder.as_mut();
+        let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
         let stopped = match &mut self.reader {
             None => self.content(&rest, delta),
             Some(reader) => {

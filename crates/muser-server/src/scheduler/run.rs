@@ -98,6 +98,31 @@ impl<B: Backend> Slot<B> {
     }
 }
 
+/// What a slot begins with.
+struct Ready<B: Backend> {
+    session: Session<B>,
+    answer: Option<Answer>,
+    cached: usize,
+    branch: Option<usize>,
+}
+
+impl<B: Backend> Ready<B> {
+    fn slot(self, id: usize, unit: Unit<B>) -> Slot<B> {
+        Slot {
+            id,
+            unit,
+            session: self.session,
+            answer: self.answer,
+            next: None,
+            branch: self.branch,
+            cached: self.cached,
+            last_token: Instant::now(),
+            stalled: None,
+            rows: 0,
+        }
+    }
+}
+
 /// The thread's state.
 pub(super) struct Scheduler<B: Backend> {
     model: Arc<Model<B>>,
@@ -258,51 +283,40 @@ impl<B: Backend> Scheduler<B> {
             if self.slots[id].is_some() {
                 continue;
             }
-            let Some(unit) = self.queue.pop_front() else {
+            let Some(mut unit) = self.queue.pop_front() else {
                 return;
             };
-            match self.place(id, unit) {
-                Ok(slot) => self.slots[id] = Some(slot),
-                Err((unit, error)) => unit.fail(error),
+            match self.prepare(&mut unit) {
+                Ok(ready) => self.slots[id] = Some(ready.slot(id, unit)),
+                Err(error) => unit.fail(error),
             }
         }
     }
 
-    fn place(&mut self, id: usize, mut unit: Unit<B>) -> Result<Slot<B>, (Unit<B>, ApiError)> {
+    fn prepare(&mut self, unit: &mut Unit<B>) -> Result<Ready<B>, ApiError> {
         let codec = self.model.codec();
         let answer = match &unit.job.request.task {
             Task::Embed => None,
             Task::Generate(g) => {
                 let vocab = self.model.config().vocab;
-                match Answer::new(g, codec, vocab, unit.choice as u64) {
-                    Ok(answer) => Some(answer),
-                    Err(e) => return Err((unit, e)),
-                }
+                Some(Answer::new(g, codec, vocab, unit.choice as u64)?)
             }
         };
-        let (mut cached, mut branch) = (0, None);
-        let session = match unit.ready.take() {
-            Some(session) => session,
-            None => match self.begin(&unit) {
-                Ok((session, common)) => {
-                    cached = session.tokens().len();
-                    branch = Some(common).filter(|&c| c >= cached + BRANCH);
-                    session
-                }
-                Err(e) => return Err((unit, e)),
-            },
-        };
-        Ok(Slot {
-            id,
-            unit,
+        if let Some(session) = unit.ready.take() {
+            return Ok(Ready {
+                session,
+                answer,
+                cached: 0,
+                branch: None,
+            });
+        }
+        let (session, common) = self.begin(unit)?;
+        let cached = session.tokens().len();
+        Ok(Ready {
             session,
             answer,
-            next: None,
-            branch,
             cached,
-            last_token: Instant::now(),
-            stalled: None,
-            rows: 0,
+            branch: Some(common).filter(|&c| c >= cached + BRANCH),
         })
     }
 
