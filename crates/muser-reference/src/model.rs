@@ -24,8 +24,12 @@ struct Request {
     /// Lengths of the successive `llama_decode` calls; they add up to the ids.
     /// One call of everything where this is missing.
     chunks: Option<Vec<usize>>,
-    /// Where the logits go: ids x vocabulary, f32.
+    /// Where the logits go, f32: vocabulary values for each position asked for.
     out: String,
+    /// Asks for the last position of each call instead of every one. llama.cpp
+    /// then computes the end of the last layer at that width.
+    #[serde(default)]
+    last: bool,
     /// Threads of one-token and of longer calls.
     threads: i32,
     n_ctx: Option<u32>,
@@ -190,7 +194,7 @@ fn run(request: &Request, cache: &mut Option<Model>) -> Result<Value, String> {
         BufWriter::new(File::create(&request.out).map_err(|e| format!("{}: {e}", request.out))?);
     let mut at = 0;
     for n in chunks {
-        let logits = decode(&session, &request.ids[at..at + n], at, vocab)?;
+        let logits = decode(&session, &request.ids[at..at + n], at, vocab, request.last)?;
         for v in logits {
             out.write_all(&v.to_le_bytes())
                 .map_err(|e| format!("{}: {e}", request.out))?;
@@ -267,8 +271,14 @@ fn open(
     Ok((session, facts))
 }
 
-/// One `llama_decode` call with logits of every position.
-fn decode(session: &Session, ids: &[i32], from: usize, vocab: usize) -> Result<Vec<f32>, String> {
+/// One `llama_decode` call with logits of every position, or of the last.
+fn decode(
+    session: &Session,
+    ids: &[i32],
+    from: usize,
+    vocab: usize,
+    last: bool,
+) -> Result<Vec<f32>, String> {
     let n = i32::try_from(ids.len()).map_err(|e| e.to_string())?;
     let mut tokens = ids.to_vec();
     let mut pos = Vec::with_capacity(ids.len());
@@ -278,7 +288,11 @@ fn decode(session: &Session, ids: &[i32], from: usize, vocab: usize) -> Result<V
     let mut count = vec![1i32; ids.len()];
     let mut seq = [0i32];
     let mut seqs = vec![seq.as_mut_ptr(); ids.len()];
-    let mut wanted = vec![1i8; ids.len()];
+    let mut wanted = vec![i8::from(!last); ids.len()];
+    if let Some(w) = wanted.last_mut() {
+        *w = 1;
+    }
+    let outputs = if last { 1 } else { ids.len() };
     let batch = sys::llama_batch {
         n_tokens: n,
         token: tokens.as_mut_ptr(),
@@ -301,8 +315,8 @@ fn decode(session: &Session, ids: &[i32], from: usize, vocab: usize) -> Result<V
     if p.is_null() {
         return Err("llama.cpp gave no logits".to_owned());
     }
-    // SAFETY: logits of all n positions were asked for, `vocab` floats each.
-    Ok(unsafe { std::slice::from_raw_parts(p, ids.len() * vocab) }.to_vec())
+    // SAFETY: logits of `outputs` positions were asked for, `vocab` floats each.
+    Ok(unsafe { std::slice::from_raw_parts(p, outputs * vocab) }.to_vec())
 }
 
 /// Writes intermediate results as they are computed.

@@ -86,6 +86,7 @@ impl Comparator {
         let request = json!({
             "model": run.path, "ids": run.ids, "chunks": run.calls, "threads": threads,
             "n_ctx": context, "n_batch": context, "out": out,
+            "last": run.last,
         });
         models.ask(&request, &[])?;
         let bytes = std::fs::read(&out).map_err(|e| format!("{}: {e}", out.display()))?;

@@ -1,4 +1,5 @@
-//! Cases of whole models: every logit of every position of every call.
+//! Cases of whole models: every logit of every position, and as a prompt is
+//! run, of the last one of each call.
 
 use super::inputs::Rng;
 use super::plan::Plan;
@@ -253,6 +254,17 @@ impl Cut {
     }
 }
 
+/// The runs that ask for the last position of each call only.
+fn last_runs(quick: bool) -> Vec<(usize, Cut, usize)> {
+    let mut runs = vec![(330, Cut::Mixed, 1), (600, Cut::By(512), 2)];
+    if !quick {
+        let widths = [2, 3, 7, 8, 9, 63, 64, 100];
+        runs.extend(widths.map(|width| (200, Cut::By(width), 1)));
+        runs.extend([(700, Cut::By(700), 2), (700, Cut::Mixed, 2)]);
+    }
+    runs
+}
+
 /// Tokens, cut and threads of the runs of a model.
 fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     let whole = |n: usize, threads| (n, Cut::By(n), threads);
@@ -317,19 +329,28 @@ pub(super) fn run(
     let gguf = Gguf::open(&path).map_err(|e| about(e.to_string()))?;
     let config = Config::from_gguf(&gguf).map_err(|e| about(e.to_string()))?;
     let weights: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
-    for (n, cut, threads) in runs(name, plan.quick) {
-        let told = format!("{n} tokens, {cut:?}");
+    let all = runs(name, plan.quick).into_iter().map(|r| (r, false));
+    let last = last_runs(plan.quick).into_iter().map(|r| (r, true));
+    // The quick selection takes the long prompts through the embedded model.
+    let slow = plan.quick && name == "nano-f16";
+    let runs = all.chain(last).filter(|((n, ..), _)| !slow || *n <= 400);
+    for ((n, cut, threads), last) in runs {
+        let of = if last { "last logits" } else { "all logits" };
+        let told = format!("{n} tokens, {cut:?}, {of}");
+        let calls = cut.calls(n);
+        let rows = if last { calls.len() } else { n };
         let mut rng = Rng::new(plan.seed, &format!("{name}: {told}"));
         let ids: Vec<u32> = (0..n).map(|_| rng.below(config.vocab) as u32).collect();
         judge.run(&Case {
             name: told,
             threads,
             cost: weights.saturating_mul(n as u64),
-            parts: Case::whole(&kernel, n, config.vocab),
+            parts: Case::whole(&kernel, rows, config.vocab),
             question: Question::Model(ModelRun {
                 path: &path,
                 ids: &ids,
-                calls: &cut.calls(n),
+                calls: &calls,
+                last,
             }),
         })?;
     }

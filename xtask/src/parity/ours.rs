@@ -145,7 +145,7 @@ impl<B: Backend> Opened<B> {
         Ok(all)
     }
 
-    /// The logits of every position, call after call.
+    /// The logits asked for, call after call.
     fn model(&mut self, run: &ModelRun<'_>) -> Result<Vec<f32>, String> {
         if self.model.as_ref().is_none_or(|(path, _)| path != run.path) {
             let file = Gguf::open(run.path).map_err(|e| e.to_string())?;
@@ -157,11 +157,12 @@ impl<B: Backend> Opened<B> {
         };
         let mut cache = model.cache(run.ids.len());
         let mut logits = Vec::with_capacity(run.ids.len() * model.config().vocab);
+        let want = if run.last { Want::Last } else { Want::All };
         let mut at = 0;
         for &n in run.calls {
             let sink = &mut |_: usize, row: &[f32]| logits.extend_from_slice(row);
             model
-                .forward(&mut cache, &run.ids[at..at + n], Want::All, sink)
+                .forward(&mut cache, &run.ids[at..at + n], want, sink)
                 .map_err(|e| e.to_string())?;
             at += n;
         }

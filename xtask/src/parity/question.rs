@@ -28,13 +28,16 @@ impl Rows {
     }
 }
 
-/// A whole model over some tokens: all logits of every call.
+/// A whole model over some tokens.
 pub(super) struct ModelRun<'a> {
     /// The file.
     pub(super) path: &'a Path,
     pub(super) ids: &'a [u32],
     /// Lengths of the successive calls.
     pub(super) calls: &'a [usize],
+    /// Logits of the last token of each call only, instead of every one:
+    /// another width at the end of the last layer.
+    pub(super) last: bool,
 }
 
 /// One operation of [`muser_ops::Backend`], or a whole model. An answer is the

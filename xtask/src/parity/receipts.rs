@@ -103,6 +103,7 @@ pub(crate) fn command(root: &Path) -> Result<(), String> {
                     path: file,
                     ids: &run.ids(),
                     calls: &run.calls(),
+                    last: false,
                 });
                 let logits = reference.answer(&question, run.threads)?;
                 let bytes = logits.iter().flat_map(|v| v.to_le_bytes());
