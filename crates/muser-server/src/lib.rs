@@ -41,7 +41,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// A running server.
 pub struct Server {
@@ -98,6 +98,7 @@ impl Server {
             created: api::now(),
             grammars: OnceLock::new(),
             ids: Ids::new(),
+            reading: Arc::new(Semaphore::new(api::body::READING)),
         });
         let (stop, stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_multi_thread()

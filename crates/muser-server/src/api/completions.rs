@@ -1,7 +1,7 @@
 //! `/v1/completions`: a text goes on.
 
 use super::App;
-use super::body::{fields, off_thread};
+use super::body::fields;
 use super::params::{check_lengths, common, prompts};
 use super::render::{Kind, Render};
 use super::stream;
@@ -31,9 +31,9 @@ pub(super) async fn completions(
     State(app): State<Arc<App>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let fields = fields(&app, request).await?;
+    let body = fields(&app, request).await?;
     let shared = app.clone();
-    let parsed = off_thread(move || parse(&shared, fields)).await?;
+    let parsed = body.read(move |f| parse(&shared, f)).await?;
     let choices = parsed.request.units();
     let events = app.handle.submit(parsed.request)?;
     let mut render = Render::new(app, Kind::Text, choices, parsed.logprobs);

@@ -1,7 +1,7 @@
 //! `/v1/embeddings`: the last token's state, of length one.
 
 use super::App;
-use super::body::{fields, off_thread};
+use super::body::fields;
 use super::params::{check_lengths, prompts};
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
@@ -19,9 +19,9 @@ pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
-    let fields = fields(&app, request).await?;
+    let body = fields(&app, request).await?;
     let shared = app.clone();
-    let (request, base64) = off_thread(move || parse(&shared, fields)).await?;
+    let (request, base64) = body.read(move |f| parse(&shared, f)).await?;
     let inputs = request.units();
     let mut events = app.handle.submit(request)?;
     let mut states = vec![Vec::new(); inputs];

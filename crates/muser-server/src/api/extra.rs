@@ -1,7 +1,7 @@
 //! Routes that are not OpenAI's: what users of llama.cpp's server know, and
 //! what operators need.
 
-use super::body::{fields, off_thread};
+use super::body::fields;
 use super::chat::{Choice, conversation, tools};
 use super::{App, params};
 use crate::error::{ApiError, json_response};
@@ -64,19 +64,19 @@ pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let mut f = fields(&app, request).await?;
-    let missing = || ApiError::field("content", "expected a string, found none");
-    let content = f.string("content")?.ok_or_else(missing)?;
-    let options = EncodeOptions {
-        add_bos: f.flag("add_special")?.unwrap_or(false),
-        special: match f.flag("parse_special")?.unwrap_or(true) {
-            true => Special::Parse,
-            false => Special::Plain,
-        },
-    };
-    let pieces = f.flag("with_pieces")?.unwrap_or(false);
-    f.finish()?;
-    off_thread(move || {
+    let body = fields(&app, request).await?;
+    body.read(move |mut f| {
+        let missing = || ApiError::field("content", "expected a string, found none");
+        let content = f.string("content")?.ok_or_else(missing)?;
+        let options = EncodeOptions {
+            add_bos: f.flag("add_special")?.unwrap_or(false),
+            special: match f.flag("parse_special")?.unwrap_or(true) {
+                true => Special::Parse,
+                false => Special::Plain,
+            },
+        };
+        let pieces = f.flag("with_pieces")?.unwrap_or(false);
+        f.finish()?;
         let tokenizer = app.codec.tokenizer()?;
         let ids = tokenizer.encode(&content, options).map_err(Error::from)?;
         let tokens: Vec<Value> = match pieces {
@@ -101,7 +101,7 @@ pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let mut f = fields(&app, request).await?;
+    let mut f = fields(&app, request).await?.fields;
     let missing = || ApiError::field("tokens", "expected an array, found none");
     let items = f.array("tokens")?.ok_or_else(missing)?;
     f.finish()?;
@@ -115,8 +115,8 @@ pub(super) async fn apply_template(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let mut f = fields(&app, request).await?;
-    off_thread(move || {
+    let body = fields(&app, request).await?;
+    body.read(move |mut f| {
         app.check_model(f.string("model")?.as_deref())?;
         let tools = tools(&mut f)?;
         let (messages, options) = conversation(&mut f, &tools, &Choice::Auto)?;

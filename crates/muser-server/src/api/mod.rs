@@ -1,6 +1,6 @@
 //! Routes, and what stands before every one of them.
 
-mod body;
+pub(crate) mod body;
 mod chat;
 mod completions;
 mod embeddings;
@@ -28,6 +28,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
 
 /// What handlers share.
 pub(crate) struct App {
@@ -48,6 +49,8 @@ pub(crate) struct App {
     /// Made when first asked for: a walk over the vocabulary.
     pub(crate) grammars: OnceLock<Result<Grammars, ApiError>>,
     pub(crate) ids: Ids,
+    /// Places for bodies in memory.
+    pub(crate) reading: Arc<Semaphore>,
 }
 
 impl App {

@@ -41,13 +41,24 @@ def rate(address, streams):
     return streams * (TOKENS - 1) / decode
 
 
+def busy(address):
+    """Seconds in forward passes so far."""
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    return next(float(x.split()[1]) for x in lines if x.startswith("muser_busy_seconds_total"))
+
+
 def main(muser, model, streams):
     with served(muser, "--model", model, "--slots", str(streams)) as (address, _):
         rate(address, 1)
         one = [rate(address, 1) for _ in range(3)]
+        start, before = time.monotonic(), busy(address)
         many = [rate(address, streams) for _ in range(3)]
+        share = (busy(address) - before) / (time.monotonic() - start)
         print(f"1 stream: {', '.join(f'{r:.2f}' for r in one)} tokens/s")
         print(f"{streams} streams: {', '.join(f'{r:.2f}' for r in many)} tokens/s")
+        print(f"of their time in forward passes: {100 * share:.1f} %")
         print(f"best against best: {max(many) / max(one):.2f}")
 
 
