@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask tidy
-       cargo xtask math [exp] [sigmoid] [silu] [tanh]
+       cargo xtask math [exp] [sigmoid] [silu] [tanh] [expf] [tanhf]
        cargo xtask parity [--profile llamacpp-avx2|llamacpp-avx512] [--seed N] [--quick]
                           [--subject cpu|oracle] [--level scalar|avx2|avx512] [--only TEXT]
        cargo xtask receipts

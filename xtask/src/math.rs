@@ -1,10 +1,12 @@
-//! The error of exp, sigmoid, SiLU and tanh over all 2^32 inputs.
+//! The error of exp, sigmoid, SiLU and tanh over all 2^32 inputs; and whether the
+//! pinned lane's expf and tanhf are the platform's, to the bit.
 //!
 //! Truth is the f64 function of the `libm` crate: its own error, about one f64
 //! ulp, is 2^-29 of the f32 ulp in which errors are given here. The figures stand in
 //! `docs/numerics.md`; the walk takes minutes a function and core.
 
 use muser_ops::math;
+use muser_ops::pinned::glibc;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -50,6 +52,38 @@ const FUNCTIONS: [Function; 4] = [
         bound: None,
     },
 ];
+
+/// A function that must give the bits of another.
+struct Twin {
+    name: &'static str,
+    computed: fn(f32) -> f32,
+    truth: fn(f32) -> f32,
+}
+
+/// The truth is the platform's math library, which Rust calls.
+const TWINS: [Twin; 2] = [
+    Twin {
+        name: "expf",
+        computed: glibc::expf,
+        truth: f32::exp,
+    },
+    Twin {
+        name: "tanhf",
+        computed: glibc::tanhf,
+        truth: f32::tanh,
+    },
+];
+
+/// How many of the bit patterns `first ..= last` have other results; a NaN is any
+/// NaN.
+fn differing(t: &Twin, first: u32, last: u32) -> u64 {
+    let differs = |x: f32| {
+        let (a, b) = ((t.computed)(x), (t.truth)(x));
+        a.to_bits() != b.to_bits() && !(a.is_nan() && b.is_nan())
+    };
+    let inputs = (first..=last).map(f32::from_bits);
+    inputs.filter(|&x| differs(x)).count() as u64
+}
 
 /// What a walk found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -116,41 +150,46 @@ fn walk(f: &Function, first: u32, last: u32) -> Worst {
 /// Inputs that a thread takes at a time: 256 pieces in all.
 const PIECE: u32 = 1 << 24;
 
-/// Walks every bit pattern with all cores.
-fn walk_all(f: &Function, threads: usize) -> Worst {
+/// Gives every bit pattern to `part(first, last)` with all cores, and what they
+/// found to `merge`.
+fn walk_all<T: Send>(
+    name: &str,
+    threads: usize,
+    part: impl Fn(u32, u32) -> T + Sync,
+    mut merge: impl FnMut(T),
+) {
     let next = AtomicU32::new(0);
     let work = || {
-        let mut worst = Worst::default();
+        let mut found = Vec::new();
         loop {
             let piece = next.fetch_add(1, Ordering::Relaxed);
             let Some(first) = piece.checked_mul(PIECE).filter(|_| piece < 256) else {
-                return worst;
+                return found;
             };
-            worst.merge(walk(f, first, first + (PIECE - 1)));
-            eprint!("\r{}: {:3} %", f.name, (piece + 1) * 100 / 256);
+            found.push(part(first, first + (PIECE - 1)));
+            eprint!("\r{name}: {:3} %", (piece + 1) * 100 / 256);
             // Progress is worth no error.
             std::io::stderr().flush().ok();
         }
     };
-    let mut worst = Worst::default();
     std::thread::scope(|s| {
         let handles: Vec<_> = (0..threads).map(|_| s.spawn(work)).collect();
         for handle in handles {
             match handle.join() {
-                Ok(part) => worst.merge(part),
+                Ok(found) => found.into_iter().for_each(&mut merge),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
     });
     eprint!("\r");
-    worst
 }
 
 /// `cargo xtask math`: the functions of these names, or all.
 pub(crate) fn command(names: &[&str]) -> Result<(), String> {
     for name in names {
-        if FUNCTIONS.iter().all(|f| f.name != *name) {
-            let known: Vec<_> = FUNCTIONS.iter().map(|f| f.name).collect();
+        let known = FUNCTIONS.iter().map(|f| f.name);
+        let known: Vec<_> = known.chain(TWINS.iter().map(|t| t.name)).collect();
+        if !known.contains(name) {
             return Err(format!(
                 "math: {name} is not a function here: expected one of {}",
                 known.join(", ")
@@ -163,7 +202,9 @@ pub(crate) fn command(names: &[&str]) -> Result<(), String> {
         if !names.is_empty() && !names.contains(&f.name) {
             continue;
         }
-        let w = walk_all(f, threads);
+        let mut w = Worst::default();
+        let part = |first, last| walk(f, first, last);
+        walk_all(f.name, threads, part, |found| w.merge(found));
         println!(
             "{:8} {:.4} ulp at {:e} ({:#010x}); {:.4} % of {} not nearest; {} outside the domain, \
              off by at most {:e}",
@@ -180,9 +221,24 @@ pub(crate) fn command(names: &[&str]) -> Result<(), String> {
             broken.push(f.name);
         }
     }
+    for t in TWINS
+        .iter()
+        .filter(|t| names.is_empty() || names.contains(&t.name))
+    {
+        let mut sum = 0;
+        let part = |first, last| differing(t, first, last);
+        walk_all(t.name, threads, part, |found| sum += found);
+        println!(
+            "{:8} {sum} of 2^32 inputs differ from the platform's",
+            t.name
+        );
+        if sum > 0 {
+            broken.push(t.name);
+        }
+    }
     match broken[..] {
         [] => Ok(()),
-        _ => Err(format!("beyond the promised bound: {}", broken.join(", "))),
+        _ => Err(format!("not as promised: {}", broken.join(", "))),
     }
 }
 
@@ -227,6 +283,17 @@ mod tests {
         assert!(w.outside_error > 1e-38 && w.outside_error < 1e-36);
         let minus_inf = f32::NEG_INFINITY.to_bits();
         assert_eq!(walk(silu, minus_inf, minus_inf).outside_error, 0.0);
+    }
+
+    #[test]
+    fn a_twin_that_differs_is_counted() {
+        let t = Twin {
+            name: "off",
+            computed: |x| if x == 1.5 { 1.5000001 } else { x },
+            truth: |x| x,
+        };
+        assert_eq!(differing(&t, 1.25f32.to_bits(), 1.75f32.to_bits()), 1);
+        assert_eq!(differing(&t, f32::NAN.to_bits(), f32::NAN.to_bits()), 0);
     }
 
     #[test]

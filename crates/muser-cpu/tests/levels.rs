@@ -4,7 +4,8 @@
 
 use libtest_mimic::{Arguments, Trial};
 use muser_cpu::{Cpu, CpuOptions, Level};
-use muser_ops::{Lane, Profile, conformance};
+use muser_ops::pinned::{glibc, math};
+use muser_ops::{Backend as _, Lane, OpError, Profile, conformance};
 
 fn main() {
     let mut trials = Vec::new();
@@ -32,6 +33,10 @@ fn main() {
         let run = move || the_peak_exists_with_vectors(level);
         let trial = Trial::test(format!("int8_peak/{level}"), run);
         trials.push(trial.with_ignored_flag(!level.is_available()));
+        let run = move || the_librarys_functions_are_exact(level);
+        let missing = !Profile::is_supported() || !level.is_available();
+        let trial = Trial::test(format!("pinned/functions/{level}"), run);
+        trials.push(trial.with_ignored_flag(missing));
         let run = move || every_kernel_is_reached(level);
         let trial = Trial::test(format!("inventory/{level}"), run);
         trials.push(trial.with_ignored_flag(!level.is_available()));
@@ -85,6 +90,36 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
         if !groups.contains(&group) {
             return Err(format!("{kernel} has no conformance group").into());
         }
+    }
+    Ok(())
+}
+
+/// tanhf and expf of the pinned lane in vectors, over bit patterns from all of
+/// the range. That the scalar text is the platform's function for every input
+/// is `cargo xtask math expf tanhf`.
+fn the_librarys_functions_are_exact(level: Level) -> Result<(), libtest_mimic::Failed> {
+    let cpu = Cpu::open(CpuOptions {
+        threads: Some(2),
+        level: Some(level),
+        lane: Lane::Pinned(Profile::LlamaCppAvx2),
+    })?;
+    let x: Vec<f32> = (0..u32::MAX).step_by(4_093).map(f32::from_bits).collect();
+    let run = |op: &dyn Fn(&mut muser_cpu::Buffer) -> Result<(), OpError>, from: &[f32]| {
+        let mut buffer = cpu.buffer(1, x.len());
+        let mut out = vec![0.0; x.len()];
+        cpu.write(&mut buffer, from)?;
+        op(&mut buffer)?;
+        cpu.read(&buffer, &mut out)?;
+        Ok::<_, OpError>(out)
+    };
+    let tanh = run(&|b| cpu.soft_cap(1, b, 1.0, Some(1.0)), &x)?;
+    let mut gate = cpu.buffer(1, x.len());
+    cpu.write(&mut gate, &x)?;
+    let sigmoid = run(&|b| cpu.sigmoid_gate(1, b, &gate), &vec![1.0; x.len()])?;
+    for (i, &x) in x.iter().enumerate() {
+        let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+        assert!(same(tanh[i], glibc::tanhf(x)), "tanhf({x:e})");
+        assert!(same(sigmoid[i], math::sigmoid(x)), "sigmoid({x:e})");
     }
     Ok(())
 }

@@ -122,6 +122,42 @@ pub(crate) fn round(a: V) -> V {
 }
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn trunc(a: V) -> V {
+    _mm256_round_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
+}
+/// `muser_ops::pinned::glibc::expf` in each lane, four f64 at a time.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn exp_glibc(x: V) -> V {
+    let low = exp_f64(_mm256_cvtps_pd(_mm256_castps256_ps128(x)));
+    let high = exp_f64(_mm256_cvtps_pd(_mm256_extractf128_ps::<1>(x)));
+    _mm256_set_m128(_mm256_cvtpd_ps(high), _mm256_cvtpd_ps(low))
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn exp_f64(x: __m256d) -> __m256d {
+    let [low, high] = glibc::EXP_RANGE;
+    // The second operand of two that do not compare: a NaN stays.
+    let x = _mm256_min_pd(_mm256_set1_pd(high), _mm256_max_pd(_mm256_set1_pd(low), x));
+    let (scale, shift) = (
+        _mm256_set1_pd(glibc::EXP_SCALE),
+        _mm256_set1_pd(glibc::EXP_SHIFT),
+    );
+    let z = _mm256_fmadd_pd(scale, x, shift);
+    let k = _mm256_castpd_si256(z);
+    let r = _mm256_fmsub_pd(scale, x, _mm256_sub_pd(z, shift));
+    let index = _mm256_and_si256(k, _mm256_set1_epi64x(31));
+    // SAFETY: the indices are below 32, the entries of the table.
+    let base = unsafe { _mm256_i64gather_epi64::<8>(glibc::EXP_TABLE.as_ptr().cast(), index) };
+    let power = _mm256_add_epi64(base, _mm256_slli_epi64::<47>(k));
+    let [c0, c1, c2] = glibc::EXP_POLY.map(|c| _mm256_set1_pd(c));
+    let p = _mm256_fmadd_pd(c0, r, c1);
+    let y = _mm256_fmadd_pd(c2, r, _mm256_set1_pd(1.0));
+    let y = _mm256_fmadd_pd(p, _mm256_mul_pd(r, r), y);
+    _mm256_mul_pd(y, _mm256_castsi256_pd(power))
+}
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn abs(a: V) -> V {
     _mm256_andnot_ps(_mm256_set1_ps(-0.0), a)
 }

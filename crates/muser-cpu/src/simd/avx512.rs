@@ -121,6 +121,50 @@ pub(crate) fn round(a: V) -> V {
 }
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn trunc(a: V) -> V {
+    _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
+}
+/// `muser_ops::pinned::glibc::expf` in each lane, eight f64 at a time.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn exp_glibc(x: V) -> V {
+    let low = exp_f64(_mm512_cvtps_pd(_mm512_castps512_ps256(x)));
+    let high = exp_f64(_mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(x)));
+    let low = _mm512_castps256_ps512(_mm512_cvtpd_ps(low));
+    _mm512_insertf32x8::<1>(low, _mm512_cvtpd_ps(high))
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn exp_f64(x: __m512d) -> __m512d {
+    let [low, high] = glibc::EXP_RANGE;
+    // The second operand of two that do not compare: a NaN stays.
+    let x = _mm512_min_pd(_mm512_set1_pd(high), _mm512_max_pd(_mm512_set1_pd(low), x));
+    let (scale, shift) = (
+        _mm512_set1_pd(glibc::EXP_SCALE),
+        _mm512_set1_pd(glibc::EXP_SHIFT),
+    );
+    let z = _mm512_fmadd_pd(scale, x, shift);
+    let k = _mm512_castpd_si512(z);
+    let r = _mm512_fmsub_pd(scale, x, _mm512_sub_pd(z, shift));
+    // The table in four registers; a permutation looks at the four low bits.
+    let part = |i: usize| {
+        const { assert!(glibc::EXP_TABLE.len() == 32) };
+        // SAFETY: eight entries from 8 i, i < 4.
+        unsafe { _mm512_loadu_si512(glibc::EXP_TABLE[8 * i..][..8].as_ptr().cast()) }
+    };
+    let first = _mm512_permutex2var_epi64(part(0), k, part(1));
+    let second = _mm512_permutex2var_epi64(part(2), k, part(3));
+    let upper = _mm512_test_epi64_mask(k, _mm512_set1_epi64(16));
+    let base = _mm512_mask_blend_epi64(upper, first, second);
+    let power = _mm512_add_epi64(base, _mm512_slli_epi64::<47>(k));
+    let [c0, c1, c2] = glibc::EXP_POLY.map(|c| _mm512_set1_pd(c));
+    let p = _mm512_fmadd_pd(c0, r, c1);
+    let y = _mm512_fmadd_pd(c2, r, _mm512_set1_pd(1.0));
+    let y = _mm512_fmadd_pd(p, _mm512_mul_pd(r, r), y);
+    _mm512_mul_pd(y, _mm512_castsi512_pd(power))
+}
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(crate) fn abs(a: V) -> V {
     _mm512_abs_ps(a)
 }

@@ -7,7 +7,7 @@
 macro_rules! functions {
     ($($features:literal)?) => {
         use muser_ops::math as constants;
-        use muser_ops::pinned::math as pinned;
+        use muser_ops::pinned::{glibc, math as pinned};
 
         /// 2^127 and 2^-125: the first of the two factors that the pinned
         /// exponential of 8 lanes takes for a power beyond 2^126.
@@ -67,6 +67,65 @@ macro_rules! functions {
             let one = splat(1.0);
             let large = sub(one, div(splat(2.0), add(exp(add(a, a)), one)));
             copysign(select_lt(a, splat(constants::TANH_SPLIT), small, large), x)
+        }
+
+        /// `muser_ops::pinned::glibc::tanhf` in each lane.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn tanh_glibc(x: V) -> V {
+            let (one, two) = (splat(1.0), splat(2.0));
+            let a = min(splat(glibc::TANH_MAX), abs(x));
+            let double = add(a, a);
+            let t = expm1_glibc(select_lt(a, one, negate(double), double));
+            let sum = add(t, two);
+            let large = sub(one, div(two, sum));
+            let small = div(negate(t), sum);
+            copysign(select_lt(a, one, small, large), x)
+        }
+
+        /// expm1 of 2 a or -2 a for tanh, all its branches at once.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn expm1_glibc(arg: V) -> V {
+            let (zero, one, half) = (splat(0.0), splat(1.0), splat(0.5));
+            let size = abs(arg);
+            let [near, middle] = glibc::EXPM1_NEAR;
+            let far = trunc(add(
+                mul(splat(glibc::INV_LN2), arg),
+                select_lt(arg, zero, splat(-0.5), half),
+            ));
+            let k = select_lt(size, splat(middle), copysign(one, arg), far);
+            let k = select_lt(splat(near), size, k, zero);
+            let high = sub(arg, mul(k, splat(glibc::LN2_HI)));
+            let low = mul(k, splat(glibc::LN2_LO));
+            let x = sub(high, low);
+            let c = sub(sub(high, x), low);
+            let half_x = mul(half, x);
+            let square = mul(x, half_x);
+            let [q1, q2, q3, q4, q5] = glibc::EXPM1_POLY;
+            let mut r1 = splat(q5);
+            for q in [q4, q3, q2, q1] {
+                r1 = add(splat(q), mul(square, r1));
+            }
+            let r1 = add(one, mul(square, r1));
+            let t = sub(splat(3.0), mul(r1, half_x));
+            let e = mul(square, div(sub(r1, t), sub(splat(6.0), mul(x, t))));
+            let none = sub(x, sub(mul(x, e), square));
+            let e = sub(sub(mul(x, sub(e, c)), c), square);
+            // NaN has no power of two, and none is needed.
+            let k = max(splat(-3.0), min(splat(64.0), k));
+            let (power, inverse) = (scale_by_power(one, k), scale_by_power(one, negate(k)));
+            let minus_one = sub(mul(half, sub(x, e)), half);
+            let outer = sub(mul(sub(one, sub(e, x)), power), one);
+            let low = mul(sub(sub(one, inverse), sub(e, x)), power);
+            let high = mul(add(sub(x, add(e, inverse)), one), power);
+            let value = select_lt(k, splat(23.0), low, high);
+            let value = select_lt(splat(56.0), k, outer, value);
+            let value = select_lt(k, splat(-0.5), minus_one, value);
+            let value = select_lt(k, splat(-1.5), outer, value);
+            // Where nothing compares (NaN), the second of the two: `none`.
+            let value = select_lt(splat(near), size, value, none);
+            select_lt(size, splat(glibc::EXPM1_TINY), arg, value)
         }
 
         /// `muser_ops::pinned::math::exp` in each lane; `WIDE` for the profile of

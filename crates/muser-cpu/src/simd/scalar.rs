@@ -69,6 +69,13 @@ pub(crate) fn min(a: V, b: V) -> V {
 pub(crate) fn round(a: V) -> V {
     a.round_ties_even()
 }
+pub(crate) fn trunc(a: V) -> V {
+    a.trunc()
+}
+/// `muser_ops::pinned::glibc::expf`.
+pub(crate) fn exp_glibc(x: V) -> V {
+    muser_ops::pinned::glibc::expf(x)
+}
 pub(crate) fn abs(a: V) -> V {
     a.abs()
 }

@@ -27,7 +27,7 @@
 //! share a query tile depends on the threads; it can move nothing but the
 //! sign of a zero. Slots past `end` hold zeros, as in a fresh cache.
 
-use super::{dot, math};
+use super::{dot, glibc, math};
 use crate::{Attention, Profile};
 use muser_quant::{DType, f16};
 use std::ops::Range;
@@ -115,11 +115,11 @@ fn run<'a>(
         let score = dot::vectors(profile, DType::F16, q.len(), at, |i| q[i]) * scale;
         let (mut factor, mut p) = (1.0, 1.0);
         if score > m {
-            factor = (m - score).exp();
+            factor = glibc::expf(m - score);
             m = score;
             a.iter_mut().for_each(|a| *a = half(*a * factor));
         } else {
-            p = (score - m).exp();
+            p = glibc::expf(score - m);
         }
         for (a, &v) in a.iter_mut().zip(v(t)) {
             *a = half(f16::to_f32(v).mul_add(p, *a));
@@ -168,7 +168,7 @@ pub fn attend<'a>(
             continue;
         }
         let top = m.max(r.m);
-        let (old, new) = ((m - top).exp(), (r.m - top).exp());
+        let (old, new) = (glibc::expf(m - top), glibc::expf(r.m - top));
         for (o, a) in out.iter_mut().zip(r.a) {
             *o = o.mul_add(old, a * new);
         }
@@ -216,7 +216,7 @@ pub fn attend_tile<'a>(
             let mut p = [0.0f32; TILE];
             if top != f32::NEG_INFINITY {
                 if top > m[i] {
-                    let factor = (m[i] - top).exp();
+                    let factor = glibc::expf(m[i] - top);
                     out[i].iter_mut().for_each(|o| *o *= factor);
                     s[i] *= factor;
                     m[i] = top;

@@ -1,6 +1,6 @@
 //! The sigmoid gate, the SiLU product and the soft-capped logits.
 
-use super::math;
+use super::{glibc, math};
 use crate::Profile;
 
 /// `x_i = x_i · sigmoid(g_i)`.
@@ -27,7 +27,7 @@ pub fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
     for v in x.iter_mut() {
         let scaled = *v * scale;
         *v = match cap {
-            Some(cap) => math::tanh(scaled * (1.0 / cap)) * cap,
+            Some(cap) => glibc::tanhf(scaled * (1.0 / cap)) * cap,
             None => scaled,
         };
     }

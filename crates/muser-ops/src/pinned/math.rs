@@ -2,7 +2,7 @@
 //!
 //! Two kinds of exp meet in llama.cpp: the math library's `expf` (sigmoid,
 //! the rescaling of attention, what is left of a SiLU row after whole
-//! vectors), which Rust's `f32::exp` calls as well, and ggml's own vector
+//! vectors: [`glibc::expf`]), and ggml's own vector
 //! polynomial (SiLU, attention's weights in wide batches), whose two builds
 //! differ in how they end:
 //!
@@ -16,6 +16,7 @@
 //!           beyond, 2^n in two factors; |n| > 192: the first one squared
 //! ```
 
+use super::glibc;
 use crate::Profile;
 
 const SHIFT: f32 = 12_582_912.0; // 1.5 · 2^23
@@ -75,12 +76,7 @@ fn scale(x: f32, n: f32) -> f32 {
 
 /// `1 / (1 + exp(-x))` with the math library's exp.
 pub fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
-}
-
-/// `tanh x` of the math library.
-pub fn tanh(x: f32) -> f32 {
-    x.tanh()
+    1.0 / (1.0 + glibc::expf(-x))
 }
 
 /// `silu(x)` of a value in a whole vector of a row.
@@ -90,7 +86,7 @@ pub fn silu(profile: Profile, x: f32) -> f32 {
 
 /// `silu(x)` of a value after the whole vectors of a row.
 pub fn silu_rest(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
+    x / (1.0 + glibc::expf(-x))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@
 pub mod attention;
 pub mod dot;
 pub mod elementwise;
+pub mod glibc;
 pub mod math;
 pub mod norm;
 mod oracle;

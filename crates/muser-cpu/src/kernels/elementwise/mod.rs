@@ -4,9 +4,8 @@
 //! division, about 25 instructions a vector. A tail shorter than a vector goes
 //! through the same instructions in a padded one.
 //!
-//! The kernels named `…_pinned` compute [`muser_ops::pinned::elementwise`]. Where
-//! that calls the math library they do too, a value at a time: about 5 ns for an
-//! exp, 10 for a tanh.
+//! The kernels named `…_pinned` compute [`muser_ops::pinned::elementwise`]: glibc's
+//! exp in f64, 30 instructions for a vector, and its tanh, 70.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -69,6 +68,18 @@ macro_rules! kernels {
         /// Scaled and, with a cap, soft-capped values.
         $(#[target_feature(enable = $features)])?
         pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
+            soft_cap_by::<false>(x, scale, cap);
+        }
+
+        /// The same in the pinned lane.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn soft_cap_pinned(x: &mut [f32], scale: f32, cap: Option<f32>) {
+            soft_cap_by::<true>(x, scale, cap);
+        }
+
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn soft_cap_by<const PINNED: bool>(x: &mut [f32], scale: f32, cap: Option<f32>) {
             let Some(cap) = cap else {
                 x.iter_mut().for_each(|x| *x *= scale);
                 return;
@@ -79,25 +90,34 @@ macro_rules! kernels {
             let n = x.len() - whole;
             tail[..n].copy_from_slice(&x[whole..]);
             for at in (0..whole).step_by(v::LANES) {
-                let y = capped(v::load(x, at), scale, inverse, cap);
+                let y = capped::<PINNED>(v::load(x, at), scale, inverse, cap);
                 v::store(x, at, y);
             }
-            let y = capped(v::load(&tail, 0), scale, inverse, cap);
+            let y = capped::<PINNED>(v::load(&tail, 0), scale, inverse, cap);
             v::store(&mut tail, 0, y);
             x[whole..].copy_from_slice(&tail[..n]);
         }
 
         #[inline]
         $(#[target_feature(enable = $features)])?
-        fn capped(x: v::V, scale: f32, inverse: f32, cap: f32) -> v::V {
+        fn capped<const PINNED: bool>(x: v::V, scale: f32, inverse: f32, cap: f32) -> v::V {
             let scaled = v::mul(v::mul(x, v::splat(scale)), v::splat(inverse));
-            v::mul(v::tanh(scaled), v::splat(cap))
+            let tanh = if PINNED { v::tanh_glibc(scaled) } else { v::tanh(scaled) };
+            v::mul(tanh, v::splat(cap))
         }
 
         /// `x *= sigmoid(gate)` in the pinned lane.
         $(#[target_feature(enable = $features)])?
         pub(crate) fn sigmoid_gate_pinned(x: &mut [f32], gate: &[f32]) {
-            pinned::elementwise::sigmoid_gate(x, gate);
+            map!(v, x, gate, gated_pinned);
+        }
+
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn gated_pinned(x: v::V, g: v::V) -> v::V {
+            let one = v::splat(1.0);
+            let e = v::exp_glibc(v::sub(v::splat(-0.0), g));
+            v::mul(x, v::div(one, v::add(one, e)))
         }
 
         /// `gate = silu(gate) * up` in the pinned lane; the first `whole` values
@@ -124,12 +144,6 @@ macro_rules! kernels {
         fn product_pinned<const WIDE: bool>(g: v::V, u: v::V) -> v::V {
             let e = v::exp_pinned::<WIDE>(v::sub(v::splat(0.0), g));
             v::mul(v::div(g, v::add(v::splat(1.0), e)), u)
-        }
-
-        /// Logits in the pinned lane.
-        $(#[target_feature(enable = $features)])?
-        pub(crate) fn soft_cap_pinned(x: &mut [f32], scale: f32, cap: Option<f32>) {
-            pinned::elementwise::soft_cap(x, scale, cap);
         }
     };
 }

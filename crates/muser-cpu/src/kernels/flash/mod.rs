@@ -60,7 +60,7 @@ macro_rules! kernels {
         use crate::simd::$level as v;
         use muser_ops::attention::CHUNK;
         use muser_ops::pinned::attention::inverse;
-        use muser_ops::pinned::dot;
+        use muser_ops::pinned::{dot, glibc};
         use muser_ops::{Attention, Profile};
         use muser_quant::{DType, f16};
         use std::ops::Range;
@@ -175,7 +175,7 @@ macro_rules! kernels {
                 return;
             }
             let top = joined.m.max(part.m);
-            let (old, new) = ((joined.m - top).exp(), (part.m - top).exp());
+            let (old, new) = (glibc::expf(joined.m - top), glibc::expf(part.m - top));
             for (o, a) in out.iter_mut().zip(a) {
                 *o = o.mul_add(old, a * new);
             }
@@ -261,19 +261,31 @@ macro_rules! kernels {
             #[inline]
             $(#[target_feature(enable = $features)])?
             fn walk(&self, s: &[f32; CHUNK], running: &mut Running, a: &mut [f32]) {
+                // What the exponentials are of is known before the walk: the
+                // maximum so far and the score, whichever is larger.
+                let (mut rises, mut args) = ([false; CHUNK], [0.0f32; CHUNK]);
+                let mut m = running.m;
                 for t in self.visible.clone() {
-                    let score = s[t];
-                    let (mut factor, mut p) = (1.0f32, 1.0f32);
-                    if score > running.m {
-                        factor = (running.m - score).exp();
-                        running.m = score;
+                    rises[t] = s[t] > m;
+                    (args[t], m) = match rises[t] {
+                        true => (m - s[t], s[t]),
+                        false => (s[t] - m, m),
+                    };
+                }
+                running.m = m;
+                for at in (0..CHUNK).step_by(v::LANES) {
+                    let e = v::exp_glibc(v::load(&args, at));
+                    v::store(&mut args, at, e);
+                }
+                for t in self.visible.clone() {
+                    let (mut factor, mut p) = (1.0f32, args[t]);
+                    if rises[t] {
+                        (factor, p) = (args[t], 1.0);
                         let factor = v::splat(factor);
                         for at in (0..a.len()).step_by(v::LANES) {
                             let scaled = v::half(v::mul(v::load(a, at), factor));
                             v::store(a, at, scaled);
                         }
-                    } else {
-                        p = (score - running.m).exp();
                     }
                     let row = &self.value[t * self.padded..][..self.padded];
                     let weight = v::splat(p);
@@ -501,7 +513,7 @@ macro_rules! kernels {
                 return;
             }
             if top > running.m {
-                let factor = (running.m - top).exp();
+                let factor = glibc::expf(running.m - top);
                 let by = v::splat(factor);
                 for at in (0..o.len()).step_by(v::LANES) {
                     let scaled = v::mul(v::load(o, at), by);
