@@ -2,8 +2,8 @@
 //!
 //! Builds the comparator of each profile, asks it and our backends the same
 //! questions, and compares every value: products of every weight format and
-//! route, every other operation of a forward pass, whole models. Prints a table
-//! by kernel and level: cases, values compared, values different, and cases
+//! rung of the ladder, every other operation of a forward pass, whole models.
+//! Prints a table by kernel and level: cases, values compared, values different, and cases
 //! left out because a subject is too slow for them or the selection is the
 //! quick one. Of failing cases the first difference is told. It fails if
 //! anything differs, and if a kernel was not compared at all.
@@ -85,6 +85,7 @@ fn run(root: &Path, options: &Options, profile: Profile) -> Result<Vec<String>, 
     println!("{profile}, seed {seed}: {}", reference.describe());
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let plan = Plan {
+        profile,
         seed,
         quick: options.quick,
         most_threads: available.clamp(2, 8),

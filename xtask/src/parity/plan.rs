@@ -1,6 +1,7 @@
 //! How much of the grid a run takes, and with which threads.
 
 use super::inputs::Rng;
+use muser_ops::Profile;
 
 /// The most that a case of the quick selection costs, in multiply-adds.
 const QUICK_COST: u64 = 1 << 24;
@@ -13,6 +14,7 @@ const LARGE: u64 = 1 << 26;
 
 /// What a run is of.
 pub(super) struct Plan {
+    pub(super) profile: Profile,
     pub(super) seed: u64,
     /// A bounded selection.
     pub(super) quick: bool,

@@ -1,11 +1,12 @@
-//! Cases of products: every weight format, route, width and shape.
+//! Cases of products: every weight format, rung of the ladder, width and shape.
 
 use super::inputs::{Kind, Rng, Weights, most};
 use super::plan::Plan;
 use super::question::{Case, Part, Question, Rows};
 use super::table::Judge;
+use muser_cpu::ladder::{Family, LADDER, Rung, rungs};
+use muser_ops::Lane;
 use muser_ops::Weight;
-use muser_ops::pinned::project::{Route, route};
 use muser_quant::DType;
 use std::cell::OnceCell;
 
@@ -31,22 +32,13 @@ const COLS: [usize; 5] = [256, 512, 4096, 6656, 19_968];
 /// Row lengths that are no whole vectors of either profile.
 const ODD_COLS: [usize; 6] = [5, 24, 96, 257, 500, 1000];
 
-/// The name of a kernel: format and route.
-fn kernel(dtype: DType, route: Route) -> String {
-    format!("project/{}/{}", dtype.name().to_lowercase(), route.name())
-}
-
-/// The kernels of a format.
-fn expected(dtype: DType) -> &'static [Route] {
-    match dtype {
-        DType::Q4K => &[
-            Route::Interleaved,
-            Route::InterleavedFour,
-            Route::Lanes,
-            Route::Tiled,
-        ],
-        DType::Q5K | DType::Q6K => &[Route::Lanes, Route::Tiled],
-        DType::F16 | DType::BF16 | DType::F32 => &[Route::Vectors, Route::TinyBlas],
+/// The kernel of a rung of the ladder for a format. Float kernels have two
+/// orders, which are told apart.
+fn kernel(dtype: DType, rung: &Rung) -> String {
+    let kernel = rung.family.kernel(dtype);
+    match rung.route {
+        Some(route) if rung.family == Family::GgmlDot => format!("{kernel}/{}", route.name()),
+        _ => kernel,
     }
 }
 
@@ -73,8 +65,10 @@ impl Matrix {
 
 /// Runs the cases of a format.
 pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<(), String> {
-    for &route in expected(dtype) {
-        judge.expect(&kernel(dtype, route));
+    let lane = Lane::Pinned(plan.profile);
+    let mine = |r: &&Rung| r.lane == lane.name() && r.dtypes.contains(&dtype);
+    for rung in LADDER.iter().filter(mine) {
+        judge.expect(&kernel(dtype, rung));
     }
     let odd: &[usize] = if dtype.is_k_quant() { &[] } else { &ODD_COLS };
     for &cols in odd.iter().chain(&COLS) {
@@ -85,6 +79,7 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<()
             made: OnceCell::new(),
         });
         let shapes = Shapes {
+            lane,
             dtype,
             cols,
             matrices,
@@ -101,6 +96,7 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<()
 
 /// All matrices of one format and row length.
 struct Shapes {
+    lane: Lane,
     dtype: DType,
     cols: usize,
     matrices: [Matrix; ROWS.len()],
@@ -182,25 +178,21 @@ impl Shapes {
         Ok(())
     }
 
-    /// The columns of each matrix by route.
+    /// The columns of each matrix by the rungs of the ladder, whose columns
+    /// together are all of them, once.
     fn parts(&self, rows: &[usize], width: usize) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut at = 0;
         for &rows in rows {
-            for column in 0..width {
-                let kernel = kernel(self.dtype, route(self.dtype, rows, width, column));
-                let end = at + rows;
-                match parts.last_mut() {
-                    Some(p) if column > 0 && p.kernel == kernel => p.values.end = end,
-                    _ => parts.push(Part {
-                        kernel,
-                        values: at..end,
-                        width: rows,
-                        first_row: column,
-                    }),
-                }
-                at = end;
+            for (rung, columns) in rungs(self.lane, self.dtype, rows, width) {
+                parts.push(Part {
+                    kernel: kernel(self.dtype, rung),
+                    values: at + rows * columns.start..at + rows * columns.end,
+                    width: rows,
+                    first_row: columns.start,
+                });
             }
+            at += rows * width;
         }
         parts
     }

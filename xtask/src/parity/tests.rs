@@ -252,6 +252,7 @@ fn judged(fault: Fault, group: &str, limit: u64) -> (Vec<String>, Vec<String>) {
     };
     let mut judge = Judge::new(&mut reference, vec![subject]);
     let plan = Plan {
+        profile,
         seed: 1,
         quick: true,
         most_threads: 2,
@@ -299,14 +300,10 @@ fn a_moved_rounding_fails_by_kernel_and_case() {
     // The other routes of the same weights pass.
     assert_eq!(verdict.len(), 1, "{verdict:?}");
     assert!(
-        verdict[0].starts_with("project/q4_k/interleaved at wrong: "),
+        verdict[0].starts_with("matvec/q4_k at wrong: "),
         "{verdict:?}"
     );
-    let parts = [
-        "project/q4_k/interleaved at wrong: Q4_K [",
-        "threads",
-        "first row",
-    ];
+    let parts = ["matvec/q4_k at wrong: Q4_K [", "threads", "first row"];
     assert!(tells(&told, &parts), "{told:?}");
 
     let (verdict, told) = judged(Fault::ScaledQuery, "attention", 1 << 18);
@@ -340,6 +337,7 @@ fn a_refusal_and_an_empty_run_fail() {
     let (verdict, _) = judged(Fault::Nothing, "project/q5_k", 0);
     assert_eq!(
         verdict,
-        ["lanes", "tiled"].map(|r| format!("project/q5_k/{r} at wrong: nothing was compared"))
+        ["lanes/q5_k", "matmul/q5_k/tiled", "matvec/q5_k/tiled"]
+            .map(|k| format!("{k} at wrong: nothing was compared"))
     );
 }
