@@ -80,8 +80,8 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
                     of_dtype = format!("matvec/{dtype}");
                     &of_dtype
                 }
-                [_, operation, "pinned"] => {
-                    of_dtype = format!("{}/{operation}", other.split('/').next().unwrap());
+                [family, operation, "pinned"] => {
+                    of_dtype = format!("{family}/{operation}");
                     &of_dtype
                 }
                 _ => other,
