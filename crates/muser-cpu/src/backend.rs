@@ -34,7 +34,8 @@ const TASK_VALUES: usize = 8 << 10;
 /// How to open the CPU backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads; `None` takes what the machine gives this process.
+    /// Threads; `None` takes the physical cores that the machine gives this
+    /// process.
     pub threads: Option<usize>,
     /// The level; `None` takes the best one.
     pub level: Option<Level>,
@@ -108,10 +109,9 @@ impl Cpu {
         if options.lane.profile().is_some() && !Profile::is_supported() {
             return Err(CpuError::Lane(options.lane));
         }
-        let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options
             .threads
-            .unwrap_or_else(|| available().min(MAX_THREADS));
+            .unwrap_or_else(|| crate::threads::default().min(MAX_THREADS));
         if !(1..=MAX_THREADS).contains(&threads) {
             return Err(CpuError::Threads(threads));
         }

@@ -33,6 +33,7 @@ mod rows;
 mod simd;
 #[expect(unsafe_code, reason = "the job is borrowed by the workers")]
 mod team;
+mod threads;
 
 pub use backend::{Cpu, CpuError, CpuOptions};
 pub use buffer::Buffer;

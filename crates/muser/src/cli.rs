@@ -40,7 +40,7 @@ pub(crate) struct Common {
     /// The model, a GGUF file; without it, the embedded one
     #[arg(long, global = true, env = "MUSER_MODEL", value_name = "FILE")]
     pub(crate) model: Option<PathBuf>,
-    /// Threads to compute with; without it, as many as the machine gives
+    /// Threads to compute with; without it, the physical cores that the machine gives
     #[arg(long, global = true, value_name = "N")]
     pub(crate) threads: Option<usize>,
     /// Instruction set: scalar, avx2 or avx512; without it, the best one
