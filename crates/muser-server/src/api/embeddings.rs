@@ -27,19 +27,18 @@ pub(super) async fn embeddings(
     let mut states = vec![Vec::new(); inputs];
     let mut counts = Counts::default();
     for _ in 0..inputs {
-        match events.recv().await {
-            Some(Event::State {
+        match events.next().await? {
+            Event::State {
                 choice,
                 state,
                 counts: more,
-            }) => {
+            } => {
                 counts += more;
                 if let Some(place) = states.get_mut(choice) {
                     *place = normalized(&state);
                 }
             }
-            Some(Event::Failed(e)) => return Err(e),
-            Some(Event::Delta { .. } | Event::Done { .. }) | None => {
+            Event::Delta { .. } | Event::Done { .. } => {
                 return Err(ApiError::closing());
             }
         }

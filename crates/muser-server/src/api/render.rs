@@ -2,13 +2,12 @@
 
 use super::App;
 use crate::error::{ApiError, json_response};
-use crate::scheduler::{CallDelta, Counts, Delta, Event, Finish, TokenLogProb};
+use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, TokenLogProb};
 use axum::http::StatusCode;
 use axum::response::Response;
 use muser_engine::Token;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use tokio::sync::mpsc::Receiver;
 
 /// Which of the two kinds of completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,31 +210,29 @@ impl Render {
     }
 
     /// The whole answer, once it is there.
-    pub(super) async fn whole(&self, mut events: Receiver<Event>) -> Result<Response, ApiError> {
+    pub(super) async fn whole(&self, mut events: Events) -> Result<Response, ApiError> {
         let mut parts = vec![Whole::default(); self.choices];
         let mut counts = Counts::default();
         let mut open = self.choices;
         while open > 0 {
-            match events.recv().await {
-                Some(Event::Delta { choice, delta }) => {
+            match events.next().await? {
+                Event::Delta { choice, delta } => {
                     if let Some(part) = parts.get_mut(choice) {
                         part.add(delta);
                     }
                 }
-                Some(Event::Done {
+                Event::Done {
                     choice,
                     finish,
                     counts: more,
-                }) => {
+                } => {
                     counts += more;
                     open -= 1;
                     if let Some(part) = parts.get_mut(choice) {
                         part.finish = Some(finish);
                     }
                 }
-                Some(Event::Failed(e)) => return Err(e),
-                Some(Event::State { .. }) => {}
-                None => return Err(ApiError::closing()),
+                Event::State { .. } => {}
             }
         }
         let each = parts.iter().enumerate();

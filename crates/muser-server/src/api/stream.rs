@@ -2,7 +2,7 @@
 
 use super::render::Render;
 use crate::error::ApiError;
-use crate::scheduler::{Counts, Event};
+use crate::scheduler::{Counts, Event, Events};
 use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -13,7 +13,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::mpsc::Receiver;
 use tokio::time::{Interval, interval};
 
 /// How often something is sent at least, so that nobody in between takes the
@@ -21,7 +20,7 @@ use tokio::time::{Interval, interval};
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// The response.
-pub(super) fn response(render: Render, events: Receiver<Event>, include_usage: bool) -> Response {
+pub(super) fn response(render: Render, events: Events, include_usage: bool) -> Response {
     let stream = Stream {
         opened: vec![None; render.choices],
         open: render.choices,
@@ -46,7 +45,7 @@ pub(super) fn response(render: Render, events: Receiver<Event>, include_usage: b
 /// leaves the events in their channel, and the scheduler sees it.
 struct Stream {
     render: Render,
-    events: Receiver<Event>,
+    events: Events,
     /// Of choices that were begun, characters of their text so far.
     opened: Vec<Option<usize>>,
     open: usize,
@@ -78,9 +77,9 @@ impl Stream {
         }
     }
 
-    fn take(&mut self, event: Option<Event>) {
+    fn take(&mut self, event: Result<Event, ApiError>) {
         match event {
-            Some(Event::Delta { choice, delta }) => {
+            Ok(Event::Delta { choice, delta }) => {
                 self.begin(choice);
                 let mut offset = self.opened.get(choice).copied().flatten().unwrap_or(0);
                 let chunk = self.render.delta(choice, &delta, &mut offset);
@@ -89,7 +88,7 @@ impl Stream {
                 }
                 self.push(chunk);
             }
-            Some(Event::Done {
+            Ok(Event::Done {
                 choice,
                 finish,
                 counts,
@@ -109,10 +108,9 @@ impl Stream {
                     self.over = true;
                 }
             }
-            Some(Event::State { .. }) => {}
+            Ok(Event::State { .. }) => {}
             // The status is sent already: the error is an event.
-            Some(Event::Failed(e)) => self.fail(&e),
-            None => self.fail(&ApiError::closing()),
+            Err(e) => self.fail(&e),
         }
     }
 
@@ -139,7 +137,7 @@ impl HttpBody for Stream {
             if this.over {
                 return Poll::Ready(None);
             }
-            if let Poll::Ready(event) = this.events.poll_recv(cx) {
+            if let Poll::Ready(event) = this.events.poll(cx) {
                 this.take(event);
                 continue;
             }

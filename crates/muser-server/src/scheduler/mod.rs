@@ -33,7 +33,8 @@ use run::Scheduler;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc as events;
@@ -53,6 +54,9 @@ pub(crate) enum Command {
 pub(crate) struct Job {
     pub(crate) request: Request,
     pub(crate) events: events::Sender<Event>,
+    /// Why it failed as a whole: told when the channel ends, for which there is
+    /// always room.
+    pub(crate) failure: Arc<OnceLock<ApiError>>,
     pub(crate) arrived: Instant,
     /// Its places in queue and slots.
     _places: OwnedSemaphorePermit,
@@ -62,6 +66,33 @@ impl Job {
     /// Whether there is room for what one pass can add.
     fn has_room(&self) -> bool {
         self.events.capacity() >= 2 * self.request.units()
+    }
+}
+
+/// A request's events, as its handler gets them.
+pub(crate) struct Events {
+    receiver: events::Receiver<Event>,
+    failure: Arc<OnceLock<ApiError>>,
+}
+
+impl Events {
+    /// The next one.
+    ///
+    /// # Errors
+    /// The request failed; nothing follows.
+    pub(crate) async fn next(&mut self) -> Result<Event, ApiError> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
+    /// [`Events::next`] for who polls.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Event, ApiError>> {
+        let ended = || {
+            self.failure
+                .get()
+                .cloned()
+                .unwrap_or_else(ApiError::closing)
+        };
+        self.receiver.poll_recv(cx).map(|e| e.ok_or_else(ended))
     }
 }
 
@@ -142,7 +173,7 @@ impl Handle {
     ///
     /// # Errors
     /// 429 if there is no place, 503 if the server is going down.
-    pub(crate) fn submit(&self, request: Request) -> Result<events::Receiver<Event>, ApiError> {
+    pub(crate) fn submit(&self, request: Request) -> Result<Events, ApiError> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(ApiError::closing());
         }
@@ -167,14 +198,16 @@ impl Handle {
             ApiError::overloaded(taken, self.retry_after(taken))
         })?;
         let (sender, receiver) = events::channel(EVENTS + 2 * units);
+        let failure = Arc::new(OnceLock::new());
         let job = Job {
             request,
             events: sender,
+            failure: failure.clone(),
             arrived: Instant::now(),
             _places: places,
         };
         self.send(Command::Submit(Arc::new(job)))?;
-        Ok(receiver)
+        Ok(Events { receiver, failure })
     }
 
     fn send(&self, command: Command) -> Result<(), ApiError> {

@@ -1,7 +1,6 @@
 //! What the scheduler is asked for, and what it answers.
 
 use crate::atem::StringParameters;
-use crate::error::ApiError;
 use crate::grammar::Grammar;
 use muser_engine::{SamplingParams, Token};
 use std::time::Instant;
@@ -167,6 +166,4 @@ pub(crate) enum Event {
         state: Vec<f32>,
         counts: Counts,
     },
-    /// The request failed; nothing follows.
-    Failed(ApiError),
 }

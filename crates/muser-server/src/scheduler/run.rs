@@ -9,7 +9,6 @@ use muser_engine::{Advance, Backend, Batch, Model, Session, Token, Want};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -34,8 +33,6 @@ struct Unit<B: Backend> {
     choice: usize,
     /// The evaluated prompt, from the prompt's first choice.
     ready: Option<Session<B>>,
-    /// Raised when the request failed as a whole.
-    failed: Arc<AtomicBool>,
 }
 
 impl<B: Backend> Unit<B> {
@@ -54,12 +51,12 @@ impl<B: Backend> Unit<B> {
     }
 
     fn fail(&self, error: ApiError) {
-        self.failed.store(true, Ordering::Relaxed);
-        self.send(Event::Failed(error));
+        // The first reason is the one that is told.
+        let _ = self.job.failure.set(error);
     }
 
     fn is_dead(&self) -> bool {
-        self.job.events.is_closed() || self.failed.load(Ordering::Relaxed)
+        self.job.events.is_closed() || self.job.failure.get().is_some()
     }
 }
 
@@ -207,14 +204,12 @@ impl<B: Backend> Scheduler<B> {
         match command {
             Command::Close(at) => self.close_at = Some(at),
             Command::Submit(job) => {
-                let failed = Arc::new(AtomicBool::new(false));
                 for prompt in 0..job.request.prompts.len() {
                     self.queue.push_back(Unit {
                         job: job.clone(),
                         prompt,
                         choice: 0,
                         ready: None,
-                        failed: failed.clone(),
                     });
                 }
             }
@@ -504,7 +499,6 @@ impl<B: Backend> Scheduler<B> {
                 prompt: slot.unit.prompt,
                 choice,
                 ready: Some(slot.session.clone()),
-                failed: slot.unit.failed.clone(),
             });
         }
         if slot.unit.job.request.cache && slot.cached < slot.unit.tokens().len() {
