@@ -8,7 +8,7 @@
 //!
 //! Nothing above this crate names a tensor or a KV page, and nothing in it
 //! knows what computes: everything is generic over
-//! [`Backend`](muser_ops::Backend).
+//! [`Backend`].
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -28,7 +28,7 @@ pub use generate::{Event, Generation, generate};
 pub use model::Model;
 /// The file format and what computes, for crates above that depend on neither.
 pub use muser_model::{Want, gguf};
-pub use muser_ops::{Backend, Lane};
+pub use muser_ops::{Backend, Lane, Profile};
 pub use sampler::{Sampler, SamplingParams};
 pub use score::{LogProbs, log_prob};
 pub use session::{Session, SyncReport};

@@ -1,7 +1,10 @@
 """The official Python client against the server."""
 
 import json
+import ssl
+import subprocess
 import sys
+import urllib.request
 
 import openai
 from openai import OpenAI
@@ -132,6 +135,20 @@ def key(muser):
         raise AssertionError("a wrong key was taken")
 
 
+def tls(muser):
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    files = ["-keyout", "tls.key", "-out", "tls.crt", "-days", "2"]
+    subprocess.run(["openssl", "req", "-x509", *curve, *files, *subject], check=True)
+    with served(muser, "--tls-cert", "tls.crt", "--tls-key", "tls.key") as (address, _):
+        assert address.startswith("https://")
+        context = ssl.create_default_context(cafile="tls.crt")
+        for version in [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]:
+            context.minimum_version = context.maximum_version = version
+            with urllib.request.urlopen(f"{address}/v1/models", context=context) as answer:
+                assert json.load(answer)["object"] == "list"
+
+
 def main(muser):
     with served(muser) as (address, _):
         client = OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
@@ -141,6 +158,8 @@ def main(muser):
             print("ok", test.__name__)
     key(muser)
     print("ok key")
+    tls(muser)
+    print("ok tls")
 
 
 if __name__ == "__main__":
