@@ -52,14 +52,15 @@ pub(crate) enum Command {
 
 /// A request on its way through the scheduler.
 pub(crate) struct Job {
+    /// Its places in queue and slots. Before the channel, for fields are dropped
+    /// in order: who reads of the end finds the places free.
+    _places: OwnedSemaphorePermit,
     pub(crate) request: Request,
     pub(crate) events: events::Sender<Event>,
     /// Why it failed as a whole: told when the channel ends, for which there is
     /// always room.
     pub(crate) failure: Arc<OnceLock<ApiError>>,
     pub(crate) arrived: Instant,
-    /// Its places in queue and slots.
-    _places: OwnedSemaphorePermit,
 }
 
 impl Job {

@@ -2,10 +2,10 @@
 
 use super::answer::{Answer, Outcome};
 use super::prefix::PrefixTree;
-use super::{Command, Counts, Event, Job, Shared, SlotStatus, Task};
+use super::{Command, Counts, Delta, Event, Job, Shared, SlotStatus, Task};
 use crate::error::ApiError;
 use crate::options::Limits;
-use muser_engine::{Advance, Backend, Batch, Model, Session, Token, Want};
+use muser_engine::{Advance, Backend, Batch, Codec, Model, Session, Token, Want};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,6 +21,8 @@ const LEAST: usize = 16;
 const STALL: Duration = Duration::from_secs(60);
 /// How often a stalled channel is looked at.
 const NAP: Duration = Duration::from_millis(5);
+/// Tokens of a vocabulary from which on a choice is worth a thread.
+const LARGE_VOCAB: usize = 32_768;
 /// A common prefix worth a snapshot of its own.
 const BRANCH: usize = 32;
 
@@ -76,12 +78,29 @@ struct Slot<B: Backend> {
     stalled: Option<Instant>,
     /// Rows in the pass that is being made.
     rows: usize,
+    /// Whether the next token can be chosen.
+    ready: bool,
+    /// Whether it is the first one.
+    is_first: bool,
+    /// What choosing it came to.
+    step: Option<Result<(Delta, Outcome), ApiError>>,
 }
 
 impl<B: Backend> Slot<B> {
     /// Tokens of the prompt that are not evaluated.
     fn missing(&self) -> usize {
         self.unit.tokens().len() - self.session.tokens().len().min(self.unit.tokens().len())
+    }
+
+    /// Chooses the next token; nothing for an embedding.
+    fn step(&mut self, codec: &Codec, context: usize) {
+        let Some(answer) = &mut self.answer else {
+            return;
+        };
+        self.is_first = answer.counts().completion == 0;
+        let (logits, history) = (self.session.logits(), self.session.tokens());
+        let logits = logits.map_err(ApiError::from);
+        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec)));
     }
 
     fn counts(&self) -> Counts {
@@ -116,6 +135,9 @@ impl<B: Backend> Ready<B> {
             last_token: Instant::now(),
             stalled: None,
             rows: 0,
+            ready: false,
+            is_first: false,
+            step: None,
         }
     }
 }
@@ -134,6 +156,8 @@ pub(super) struct Scheduler<B: Backend> {
     close_at: Option<Instant>,
     /// Rows a second of late, where a prompt was among them.
     pace: f64,
+    /// Processors.
+    threads: usize,
 }
 
 impl<B: Backend> Scheduler<B> {
@@ -153,6 +177,7 @@ impl<B: Backend> Scheduler<B> {
             inbox,
             close_at: None,
             pace: 0.0,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
             model,
         }
     }
@@ -224,13 +249,15 @@ impl<B: Backend> Scheduler<B> {
         self.plan();
         let rows: usize = self.slots.iter().flatten().map(|s| s.rows).sum();
         let ran = rows == 0 || self.pass(rows, started);
-        let mut moved = rows > 0;
-        if ran {
-            for i in 0..self.slots.len() {
-                moved |= self.after(i);
-            }
+        if !ran {
+            return true;
         }
-        moved || self.slots.iter().all(Option::is_none)
+        let ready: Vec<usize> = (0..self.slots.len()).filter(|&i| self.after(i)).collect();
+        self.step();
+        for &i in &ready {
+            self.tell(i);
+        }
+        rows > 0 || !ready.is_empty() || self.slots.iter().all(Option::is_none)
     }
 
     /// Frees what nobody waits for any more and what took too long.
@@ -454,7 +481,8 @@ impl<B: Backend> Scheduler<B> {
         false
     }
 
-    /// What follows from the pass for a slot; whether anything did.
+    /// What follows from the pass for a slot; whether it stands at the end of
+    /// its tokens, so that the next one can be chosen.
     fn after(&mut self, i: usize) -> bool {
         let Some(slot) = &mut self.slots[i] else {
             return false;
@@ -474,12 +502,38 @@ impl<B: Backend> Scheduler<B> {
                 self.tree.insert(&slot.unit.tokens()[..at], snapshot, bytes);
             }
             if slot.missing() > 0 {
-                return rows > 0;
+                return false;
             }
             self.prompt_done(i);
         }
-        self.sample(i);
+        if let Some(slot) = &mut self.slots[i] {
+            slot.ready = true;
+        }
         true
+    }
+
+    /// Chooses the next tokens of all slots that are ready. With a large
+    /// vocabulary a choice takes milliseconds, so slots share the processors
+    /// then; each has its own sampler and state, so the order is nobody's.
+    fn step(&mut self) {
+        let (codec, context) = (self.model.codec(), self.context);
+        let slots = self.slots.iter_mut().flatten();
+        let mut ready: Vec<&mut Slot<B>> = slots.filter(|s| s.ready).collect();
+        let threads = match self.model.config().vocab {
+            LARGE_VOCAB.. => self.threads.min(ready.len()),
+            _ => 1,
+        };
+        let each = ready.len().div_ceil(threads.max(1)).max(1);
+        std::thread::scope(|scope| {
+            let mut shares = ready.chunks_mut(each);
+            let own = shares.next();
+            for share in shares {
+                scope.spawn(move || share.iter_mut().for_each(|s| s.step(codec, context)));
+            }
+            own.into_iter()
+                .flatten()
+                .for_each(|s| s.step(codec, context));
+        });
     }
 
     /// The prompt is evaluated: others may have it.
@@ -508,29 +562,26 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Chooses the next token and tells of it.
-    fn sample(&mut self, i: usize) {
-        let (metrics, codec) = (&self.shared.metrics, self.model.codec());
+    /// Tells of the token that was chosen.
+    fn tell(&mut self, i: usize) {
+        let metrics = &self.shared.metrics;
         let Some(slot) = &mut self.slots[i] else {
             return;
         };
+        slot.ready = false;
         let choice = slot.unit.number();
-        let logits = slot.session.logits().map_err(ApiError::from);
-        let Some(answer) = &mut slot.answer else {
-            match logits {
+        let Some(step) = slot.step.take() else {
+            match slot.session.logits() {
                 Ok(state) => slot.unit.send(Event::State {
                     choice,
                     state: state.to_vec(),
                     counts: slot.counts(),
                 }),
-                Err(e) => slot.unit.fail(e),
+                Err(e) => slot.unit.fail(e.into()),
             }
             self.free(i);
             return;
         };
-        let history = slot.session.tokens();
-        let first = answer.counts().completion == 0;
-        let step = logits.and_then(|l| answer.step(l, history, self.context, codec));
         let (delta, outcome) = match step {
             Ok(step) => step,
             Err(e) => {
@@ -541,7 +592,7 @@ impl<B: Backend> Scheduler<B> {
             }
         };
         let now = Instant::now();
-        if first {
+        if slot.is_first {
             let since = now - slot.unit.job.arrived;
             metrics.first_token.observe(since.as_secs_f64());
         } else {
