@@ -452,6 +452,10 @@ pub(crate) fn turn4(v: [__m128i; 4]) -> [__m128i; 4] {
 pub(crate) const ROWS_NARROW: usize = 2;
 /// The same at 32 columns: the panels one after the other.
 pub(crate) const ROWS_WIDE: usize = 2;
+/// The same with a link every 64 codes.
+pub(crate) const FOURS_NARROW: usize = ROWS_NARROW;
+/// See [`FOURS_NARROW`].
+pub(crate) const FOURS_WIDE: usize = ROWS_WIDE;
 
 /// The f16 value in these two bytes.
 #[inline]

@@ -492,6 +492,10 @@ pub(crate) use super::avx2::prefetch;
 pub(crate) const ROWS_NARROW: usize = 8;
 /// The same at 32 columns: 4 rows by 2 panels.
 pub(crate) const ROWS_WIDE: usize = 4;
+/// With a link every 64 codes, at 16 columns and at 32: six registers an output.
+pub(crate) const FOURS_NARROW: usize = 4;
+/// See [`FOURS_NARROW`].
+pub(crate) const FOURS_WIDE: usize = 2;
 
 /// The 256 codes as bytes.
 #[inline]
@@ -529,6 +533,9 @@ pub(crate) fn panel_step<
     panels: [&PanelBlock; C],
     acc: &mut [[[[f32; PANEL]; 2]; C]; R],
 ) {
+    if LINK == link::FOURS {
+        return panel_fours(rows, panels, acc);
+    }
     let zero = _mm512_setzero_si512();
     let mut sums = [[zero; C]; R];
     for j in 0..S {
@@ -549,22 +556,6 @@ pub(crate) fn panel_step<
                 sums[r][c] = _mm512_add_epi32(sums[r][c], scaled);
             }
         }
-        if LINK == link::FOURS && j % 2 == 1 {
-            for r in 0..R {
-                for c in 0..C {
-                    let y = load(&panels[c].d, 0);
-                    let pair = _mm512_set1_epi32(super::avx2::pair_word(rows[r].pairs[j / 2]));
-                    let min = _mm512_madd_epi16(pair, line(&panels[c].sums32[j / 2]));
-                    let [acc, accm] = &mut acc[r][c];
-                    add_link(acc, sums[r][c], mul(splat(rows[r].d), y));
-                    add_link(accm, min, mul(splat(rows[r].dmin), y));
-                    sums[r][c] = zero;
-                }
-            }
-        }
-    }
-    if LINK == link::FOURS {
-        return;
     }
     for c in 0..C {
         let y = load(&panels[c].d, 0);
@@ -597,6 +588,63 @@ pub(crate) fn panel_step<
             if !SIGNED {
                 add_link(accm, min, mul(splat(rows[r].dmin), y));
             }
+        }
+    }
+}
+/// [`panel_step`] with a link every 64 codes: of fewer rows, whose chains and
+/// factors stay in registers through the four links.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+fn panel_fours<const R: usize, const C: usize>(
+    rows: &[Unpacked; R],
+    panels: [&PanelBlock; C],
+    acc: &mut [[[[f32; PANEL]; 2]; C]; R],
+) {
+    let zero = _mm512_setzero_si512();
+    let mut chains = [[[splat(0.0); 2]; C]; R];
+    let mut factors = [[[splat(0.0); 2]; C]; R];
+    for r in 0..R {
+        for c in 0..C {
+            let y = load(&panels[c].d, 0);
+            chains[r][c] = [load(&acc[r][c][0], 0), load(&acc[r][c][1], 0)];
+            factors[r][c] = [mul(splat(rows[r].d), y), mul(splat(rows[r].dmin), y)];
+        }
+    }
+    for g in 0..4 {
+        let mut sums = [[zero; C]; R];
+        for j in 2 * g..2 * g + 2 {
+            let mut products = [[zero; C]; R];
+            for k in 8 * j..8 * (j + 1) {
+                let q: [__m512i; C] = std::array::from_fn(|c| line(&panels[c].q[k]));
+                for r in 0..R {
+                    let w = _mm512_set1_epi32(i32::from_le_bytes(rows[r].codes[k]));
+                    for c in 0..C {
+                        products[r][c] = _mm512_dpbusd_epi32(products[r][c], w, q[c]);
+                    }
+                }
+            }
+            for r in 0..R {
+                let scale = _mm512_set1_epi32(rows[r].scales[j]);
+                for c in 0..C {
+                    let scaled = _mm512_mullo_epi32(products[r][c], scale);
+                    sums[r][c] = _mm512_add_epi32(sums[r][c], scaled);
+                }
+            }
+        }
+        for r in 0..R {
+            let pair = _mm512_set1_epi32(super::avx2::pair_word(rows[r].pairs[g]));
+            for c in 0..C {
+                let min = _mm512_madd_epi16(pair, line(&panels[c].sums32[g]));
+                let ([acc, accm], [d, dmin]) = (&mut chains[r][c], factors[r][c]);
+                *acc = fma(_mm512_cvtepi32_ps(sums[r][c]), d, *acc);
+                *accm = fma(_mm512_cvtepi32_ps(min), dmin, *accm);
+            }
+        }
+    }
+    for r in 0..R {
+        for c in 0..C {
+            store(&mut acc[r][c][0], 0, chains[r][c][0]);
+            store(&mut acc[r][c][1], 0, chains[r][c][1]);
         }
     }
 }

@@ -113,6 +113,10 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
 pub(crate) const ROWS_NARROW: usize = 1;
 /// See [`ROWS_NARROW`].
 pub(crate) const ROWS_WIDE: usize = 1;
+/// The same with a link every 64 codes.
+pub(crate) const FOURS_NARROW: usize = ROWS_NARROW;
+/// See [`FOURS_NARROW`].
+pub(crate) const FOURS_WIDE: usize = ROWS_WIDE;
 
 /// Nothing to do: portable code leaves the cache to the hardware.
 pub(crate) fn prefetch(_: &[u8], _: usize, _: usize) {}

@@ -142,15 +142,26 @@ macro_rules! driver {
             let mut c = 0;
             while c < columns {
                 let panels = &panels[c / PANEL * blocks..];
-                if columns - c > PANEL {
-                    let two = [&panels[..blocks], &panels[blocks..2 * blocks]];
-                    panel_of::<{ v::ROWS_WIDE }, 2, LINK>(w, two, (c, columns), tile);
-                    c += 2 * PANEL;
-                } else {
-                    let one = [&panels[..blocks]];
-                    panel_of::<{ v::ROWS_NARROW }, 1, LINK>(w, one, (c, columns), tile);
-                    c += PANEL;
+                let two = columns - c > PANEL;
+                let (first, second) = (&panels[..blocks], &panels[blocks..]);
+                let at = (c, columns);
+                match (two, LINK == link::FOURS) {
+                    (true, false) => {
+                        let two = [first, &second[..blocks]];
+                        panel_of::<{ v::ROWS_WIDE }, 2, LINK>(w, two, at, tile);
+                    }
+                    (true, true) => {
+                        let two = [first, &second[..blocks]];
+                        panel_of::<{ v::FOURS_WIDE }, 2, LINK>(w, two, at, tile);
+                    }
+                    (false, false) => {
+                        panel_of::<{ v::ROWS_NARROW }, 1, LINK>(w, [first], at, tile);
+                    }
+                    (false, true) => {
+                        panel_of::<{ v::FOURS_NARROW }, 1, LINK>(w, [first], at, tile);
+                    }
                 }
+                c += if two { 2 * PANEL } else { PANEL };
             }
         }
 
