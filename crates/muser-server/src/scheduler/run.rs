@@ -572,14 +572,23 @@ impl<B: Backend> Scheduler<B> {
         let choice = slot.unit.number();
         let Some(step) = slot.step.take() else {
             match slot.session.logits() {
-                Ok(state) => slot.unit.send(Event::State {
-                    choice,
-                    state: state.to_vec(),
-                    counts: slot.counts(),
-                }),
-                Err(e) => slot.unit.fail(e.into()),
+                Ok(state) => {
+                    let state = state.to_vec();
+                    let counts = slot.counts();
+                    self.end(
+                        i,
+                        Event::State {
+                            choice,
+                            state,
+                            counts,
+                        },
+                    );
+                }
+                Err(e) => {
+                    slot.unit.fail(e.into());
+                    self.free(i);
+                }
             }
-            self.free(i);
             return;
         };
         let (delta, outcome) = match step {
@@ -608,15 +617,28 @@ impl<B: Backend> Scheduler<B> {
             Outcome::Next(token) => slot.next = Some(token),
             Outcome::Done(finish) => {
                 let counts = slot.counts();
-                slot.unit.send(Event::Done {
-                    choice,
-                    finish,
-                    counts,
-                });
                 let took = now - slot.unit.job.arrived;
                 self.shared.took(took.as_secs_f64());
-                self.free(i);
+                self.end(
+                    i,
+                    Event::Done {
+                        choice,
+                        finish,
+                        counts,
+                    },
+                );
             }
+        }
+    }
+
+    /// Empties a slot and only then tells of its end: who asks again at once
+    /// finds its place free.
+    fn end(&mut self, i: usize, event: Event) {
+        let sender = self.slots[i].as_ref().map(|s| s.unit.job.events.clone());
+        self.free(i);
+        if let Some(sender) = sender {
+            // Room was looked for, as for every event.
+            let _ = sender.try_send(event);
         }
     }
 
