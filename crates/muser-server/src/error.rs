@@ -88,6 +88,12 @@ impl ApiError {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message).code("deadline_exceeded")
     }
 
+    /// 408: the client does not read its answer.
+    pub(crate) fn unread() -> Self {
+        let message = "the answer was not read in time";
+        Self::status(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
     /// 400: more tokens than the context has positions.
     pub(crate) fn context(param: &str, needed: usize, context: usize) -> Self {
         let reason = format!(

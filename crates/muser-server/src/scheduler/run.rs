@@ -280,7 +280,10 @@ impl<B: Backend> Scheduler<B> {
             if now >= slot.unit.job.request.deadline && !slot.unit.is_dead() {
                 slot.unit.fail(ApiError::deadline());
             }
-            if slot.unit.is_dead() || stalled {
+            if stalled && !slot.unit.is_dead() {
+                slot.unit.fail(ApiError::unread());
+            }
+            if slot.unit.is_dead() {
                 self.shared.metrics.cancelled.inc();
                 self.free(i);
             }
