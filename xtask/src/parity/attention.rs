@@ -78,7 +78,7 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
         }
     }
     let (single, tiled) = ([1, 2, 3, 7, 8, 33, 63], [64, 65, 100, 127, 128, 200, 512]);
-    let rounds = if plan.quick { 1 } else { 4 };
+    let rounds = if plan.quick { 1 } else { 3 };
     for round in 0..rounds {
         for head_dim in HEAD_DIMS {
             for rows in single {

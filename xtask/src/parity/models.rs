@@ -288,21 +288,17 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     .map(|(i, n)| whole(n, 1 + i % 2))
     .collect();
     let long = if name.starts_with("nano") { 1100 } else { 700 };
-    runs.extend([whole(1, 1), whole(1, 3), whole(100, 3), whole(long, 3)]);
-    for threads in [1, 2] {
-        runs.extend([
-            (long, Cut::By(1), threads),
-            (long, Cut::By(4), threads),
-            (long, Cut::By(7), threads),
-            (long, Cut::By(8), threads),
-            (long, Cut::By(64), threads),
-            (long, Cut::By(512), threads),
-            (long, Cut::Mixed, threads),
-            (long, Cut::By(513), threads),
-        ]);
+    runs.extend([whole(1, 1), whole(1, 3), whole(100, 3), whole(300, 3)]);
+    let cuts = [1, 4, 7, 8, 64, 512, 513].map(Cut::By);
+    for (i, cut) in cuts.into_iter().chain([Cut::Mixed]).enumerate() {
+        // The embedded model with both thread counts, the others with one each.
+        runs.push((long, cut, 1 + i % 2));
+        if name == "nano" {
+            runs.push((long, cut, 2 - i % 2));
+        }
     }
     runs.extend([
-        (long, Cut::By(512), 3),
+        (530, Cut::By(512), 3),
         (400, Cut::Mixed, 3),
         (520, Cut::ThenOnes(505), 3),
         (24, Cut::By(1), 3),

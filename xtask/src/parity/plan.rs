@@ -6,7 +6,7 @@ use muser_ops::Profile;
 /// The most that a case of the quick selection costs, in multiply-adds.
 const QUICK_COST: u64 = 1 << 24;
 /// From this cost on, tenths of a second, a case comes with one kind of input.
-const HUGE: u64 = 1 << 30;
+const HUGE: u64 = 1 << 29;
 /// From this cost on a case is worth all threads. Below it most cases have one:
 /// llama.cpp's threads wait for each other by spinning, which costs more than
 /// the case where there are more threads than idle cores.
