@@ -150,7 +150,8 @@ fn exp_f64(x: __m256d) -> __m256d {
     // SAFETY: the indices are below 32, the entries of the table.
     let base = unsafe { _mm256_i64gather_epi64::<8>(glibc::EXP_TABLE.as_ptr().cast(), index) };
     let power = _mm256_add_epi64(base, _mm256_slli_epi64::<47>(k));
-    let [c0, c1, c2] = glibc::EXP_POLY.map(|c| _mm256_set1_pd(c));
+    let [c0, c1, c2] = glibc::EXP_POLY;
+    let (c0, c1, c2) = (_mm256_set1_pd(c0), _mm256_set1_pd(c1), _mm256_set1_pd(c2));
     let p = _mm256_fmadd_pd(c0, r, c1);
     let y = _mm256_fmadd_pd(c2, r, _mm256_set1_pd(1.0));
     let y = _mm256_fmadd_pd(p, _mm256_mul_pd(r, r), y);
@@ -280,7 +281,7 @@ pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
 /// Four values out.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
+fn to_array4(v: __m128) -> [f32; 4] {
     let mut out = [0.0; 4];
     // SAFETY: the array has 16 bytes.
     unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) };
@@ -365,11 +366,25 @@ pub(crate) fn fold4(x: __m128) -> f32 {
 pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
     factor(w[at], w[at + 1])
 }
-/// The difference of the two chains.
+/// The differences of the two chains.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn difference4(a: __m128, b: __m128) -> [f32; 4] {
-    to_array4(_mm_sub_ps(a, b))
+pub(crate) fn differences<const N: usize>(a: [__m128; N], b: [__m128; N]) -> [[f32; 4]; N] {
+    let mut out = [[0.0; 4]; N];
+    for n in 0..N {
+        out[n] = to_array4(_mm_sub_ps(a[n], b[n]));
+    }
+    out
+}
+/// Four values of each chain out.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn to_arrays<const N: usize>(a: [__m128; N]) -> [[f32; 4]; N] {
+    let mut out = [[0.0; 4]; N];
+    for n in 0..N {
+        out[n] = to_array4(a[n]);
+    }
+    out
 }
 /// A chain at its beginning.
 #[inline]

@@ -157,7 +157,8 @@ fn exp_f64(x: __m512d) -> __m512d {
     let upper = _mm512_test_epi64_mask(k, _mm512_set1_epi64(16));
     let base = _mm512_mask_blend_epi64(upper, first, second);
     let power = _mm512_add_epi64(base, _mm512_slli_epi64::<47>(k));
-    let [c0, c1, c2] = glibc::EXP_POLY.map(|c| _mm512_set1_pd(c));
+    let [c0, c1, c2] = glibc::EXP_POLY;
+    let (c0, c1, c2) = (_mm512_set1_pd(c0), _mm512_set1_pd(c1), _mm512_set1_pd(c2));
     let p = _mm512_fmadd_pd(c0, r, c1);
     let y = _mm512_fmadd_pd(c2, r, _mm512_set1_pd(1.0));
     let y = _mm512_fmadd_pd(p, _mm512_mul_pd(r, r), y);
@@ -390,7 +391,15 @@ pub(crate) fn scales_of_groups(scales_mins: __m512i) -> [[__m512i; 4]; 4] {
         _mm512_setr_epi64(low, low, low, low, high, high, high, high)
     };
     let picks = [pick(0), pick(1), pick(2), pick(3)];
-    rows.map(|row| picks.map(|pick| _mm512_shuffle_epi8(row, pick)))
+    // Loops and no `map`: what a closure is handed to may not be inlined, and
+    // then it is called without the level's registers.
+    let mut scales = [[_mm512_setzero_si512(); 4]; 4];
+    for (scales, row) in scales.iter_mut().zip(rows) {
+        for (scales, pick) in scales.iter_mut().zip(picks) {
+            *scales = _mm512_shuffle_epi8(row, pick);
+        }
+    }
+    scales
 }
 /// Scaled sums of each 64 codes of four rows: four rows in each 128-bit lane, a
 /// lane a group.
@@ -541,7 +550,10 @@ pub(crate) fn panel_step<
     for j in 0..S {
         let mut products = [[zero; C]; R];
         for k in j * (64 / S)..(j + 1) * (64 / S) {
-            let q: [__m512i; C] = std::array::from_fn(|c| line(&panels[c].q[k]));
+            let mut q = [zero; C];
+            for c in 0..C {
+                q[c] = line(&panels[c].q[k]);
+            }
             for r in 0..R {
                 let w = _mm512_set1_epi32(i32::from_le_bytes(rows[r].codes[k]));
                 for c in 0..C {
@@ -615,7 +627,10 @@ fn panel_fours<const R: usize, const C: usize>(
         for j in 2 * g..2 * g + 2 {
             let mut products = [[zero; C]; R];
             for k in 8 * j..8 * (j + 1) {
-                let q: [__m512i; C] = std::array::from_fn(|c| line(&panels[c].q[k]));
+                let mut q = [zero; C];
+                for c in 0..C {
+                    q[c] = line(&panels[c].q[k]);
+                }
                 for r in 0..R {
                     let w = _mm512_set1_epi32(i32::from_le_bytes(rows[r].codes[k]));
                     for c in 0..C {

@@ -235,8 +235,8 @@ macro_rules! kernels {
                     for h in 0..H {
                         let t = t[h];
                         let sum = if L == 16 {
-                            let four: [v::V; 4] = std::array::from_fn(|l| v::add(t[l], t[l + 4]));
-                            v::add(v::add(four[0], four[2]), v::add(four[1], four[3]))
+                            let even = v::add(v::add(t[0], t[4]), v::add(t[2], t[6]));
+                            v::add(even, v::add(v::add(t[1], t[5]), v::add(t[3], t[7])))
                         } else {
                             v::add(v::add(t[0], t[1]), v::add(t[2], t[3]))
                         };
@@ -318,10 +318,11 @@ macro_rules! kernels {
                     }
                 }
             }
-            std::array::from_fn(|h| {
-                let [a, b, c, d] = acc[h];
-                v::add(v::add(a, c), v::add(b, d))
-            })
+            let mut sums = [v::splat(0.0); H];
+            for (sum, [a, b, c, d]) in sums.iter_mut().zip(acc) {
+                *sum = v::add(v::add(a, c), v::add(b, d));
+            }
+            sums
         }
 
         /// A tile of queries over one KV head; `out` is `[rows, head size]`.

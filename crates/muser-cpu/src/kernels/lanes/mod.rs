@@ -204,13 +204,15 @@ macro_rules! with_minima {
                     low[n] = _mm_fmadd_ps(factor, _mm_cvtepi32_ps(min), low[n]);
                 }
             }
-            std::array::from_fn(|n| {
+            let mut sums = [0.0; N];
+            for n in 0..N {
                 let low = match MINIMA {
                     minima::LANES => v::fold4(low[n]),
                     _ => _mm_cvtss_f32(low[n]),
                 };
-                v::halve_lanes(acc[n]) + low
-            })
+                sums[n] = v::halve_lanes(acc[n]) + low;
+            }
+            sums
         }
     };
 }
@@ -259,13 +261,15 @@ macro_rules! with_minima_512 {
                     low[n] = _mm_fmadd_ps(factor, _mm_cvtepi32_ps(min), low[n]);
                 }
             }
-            std::array::from_fn(|n| {
+            let mut sums = [0.0; N];
+            for n in 0..N {
                 let low = match MINIMA {
                     minima::LANES => v::fold4(low[n]),
                     _ => _mm_cvtss_f32(low[n]),
                 };
-                v::halve_lanes(acc[n]) + low
-            })
+                sums[n] = v::halve_lanes(acc[n]) + low;
+            }
+            sums
         }
     };
 }

@@ -209,7 +209,7 @@ macro_rules! with_minima {
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
         use crate::simd::avx2::{
-            chain4, difference4, load_sums8, prefetch, tiled_min4, to_array4, unpack_header, zero4,
+            chain4, differences, load_sums8, prefetch, tiled_min4, to_arrays, unpack_header, zero4,
         };
         use crate::simd::avx512 as v;
 
@@ -268,9 +268,9 @@ macro_rules! with_minima {
                 }
             }
             if LINK == link::TILED {
-                return std::array::from_fn(|n| to_array4(acc[n]));
+                return to_arrays(acc);
             }
-            std::array::from_fn(|n| difference4(acc[n], accm[n]))
+            differences(acc, accm)
         }
 
         /// Unpacks a superblock for the matrix-matrix rung.
@@ -287,7 +287,7 @@ macro_rules! with_minima {
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
         use crate::simd::avx2::{
-            self as v, chain4, difference4, factors4, load_sums8, prefetch, tiled_min4, to_array4,
+            self as v, chain4, differences, factors4, load_sums8, prefetch, tiled_min4, to_arrays,
             unpack_header, zero4,
         };
 
@@ -309,13 +309,19 @@ macro_rules! with_minima {
                 let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
                 if LINK == link::FOURS {
                     let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
-                    let header = w.map(|w| v::scales_mins(w));
+                    let mut header = [v::scales_mins(w[0]); ROWS];
+                    for r in 1..ROWS {
+                        header[r] = v::scales_mins(w[r]);
+                    }
                     let four = [&w[0][..], &w[1][..], &w[2][..], &w[3][..]];
                     let (d, dmin) = (factors4(four, 0), factors4(four, 2));
                     for n in 0..N {
                         let x = &x[n][b];
                         let sums32 = load_sums8(&x.sums32);
-                        let min = header.map(|(_, mins)| _mm_madd_epi16(mins, sums32));
+                        let mut min = [_mm_setzero_si128(); ROWS];
+                        for r in 0..ROWS {
+                            min[r] = _mm_madd_epi16(header[r].1, sums32);
+                        }
                         let min = v::turn4(min);
                         for g in 0..4 {
                             let mut sums = [_mm256_setzero_si256(); ROWS];
@@ -353,9 +359,9 @@ macro_rules! with_minima {
                 }
             }
             if LINK == link::TILED {
-                return std::array::from_fn(|n| to_array4(acc[n]));
+                return to_arrays(acc);
             }
-            std::array::from_fn(|n| difference4(acc[n], accm[n]))
+            differences(acc, accm)
         }
 
         /// Unpacks a superblock for the matrix-matrix rung.

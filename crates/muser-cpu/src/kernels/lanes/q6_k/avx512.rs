@@ -34,7 +34,11 @@ fn row<const N: usize>(w: &[u8], x: [&[Block]; N]) -> [f32; N] {
             acc[n] = v::fma(v::splat(x.d * d), _mm256_cvtepi32_ps(sum), acc[n]);
         }
     }
-    std::array::from_fn(|n| v::halve_lanes(acc[n]))
+    let mut sums = [0.0; N];
+    for (sum, acc) in sums.iter_mut().zip(acc) {
+        *sum = v::halve_lanes(acc);
+    }
+    sums
 }
 
 /// The scales where [`dot_lanes`] wants them: 128-bit lane k of the first holds

@@ -10,7 +10,7 @@ use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
 use crate::simd::avx2::{
-    self as v, chain4, factors4, load_sums16, load128, prefetch, tiled4, to_array4,
+    self as v, chain4, factors4, load_sums16, load128, prefetch, tiled4, to_arrays,
     unpack_signed_header, zero4,
 };
 use muser_quant::q6_k::BYTES;
@@ -51,7 +51,7 @@ fn quad<const N: usize, const LINK: u8>(
             };
         }
     }
-    std::array::from_fn(|n| to_array4(acc[n]))
+    to_arrays(acc)
 }
 
 /// Σ scale · code · activation in 8 lanes.

@@ -11,7 +11,7 @@ use crate::kernels::matvec::{ROWS, k_quant_driver};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
 use crate::simd::avx2::{
-    chain4, factors4, load_sums16, load128, prefetch, tiled4, to_array4, unpack_signed_header,
+    chain4, factors4, load_sums16, load128, prefetch, tiled4, to_arrays, unpack_signed_header,
     zero4,
 };
 use crate::simd::avx512 as v;
@@ -55,7 +55,7 @@ fn quad<const N: usize, const LINK: u8>(
             };
         }
     }
-    std::array::from_fn(|n| to_array4(acc[n]))
+    to_arrays(acc)
 }
 
 /// The 256 codes, `0..=63`, in natural order.
