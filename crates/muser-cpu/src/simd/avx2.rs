@@ -376,6 +376,26 @@ pub(crate) fn differences<const N: usize>(a: [__m128; N], b: [__m128; N]) -> [[f
     }
     out
 }
+/// Four values and four more.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn twice(low: __m128, high: __m128) -> __m256 {
+    _mm256_set_m128(high, low)
+}
+/// The differences of chains that lie in pairs, at each even index two columns.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn pairs_apart<const N: usize>(a: [__m256; N], b: [__m256; N]) -> [[f32; 4]; N] {
+    let mut out = [[0.0; 4]; N];
+    for n in (0..N).step_by(2) {
+        let both = _mm256_sub_ps(a[n], b[n]);
+        out[n] = to_array4(_mm256_castps256_ps128(both));
+        if n + 1 < N {
+            out[n + 1] = to_array4(_mm256_extractf128_ps::<1>(both));
+        }
+    }
+    out
+}
 /// Four values of each chain out.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -372,93 +372,76 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
     _mm512_dpwssd_epi32(_mm512_madd_epi16(first, scales[0]), second, scales[1])
 }
 
-/// The scales of four rows for sums of quads in i32, `[row][group of 64]`: a word
-/// of scale and one of zero, sub-block 2 g in the lower lanes, 2 g + 1 in the
-/// upper.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn scales_of_groups(scales_mins: __m512i) -> [[__m512i; 4]; 4] {
-    let rows = [
-        _mm512_shuffle_i32x4::<0b00_00_00_00>(scales_mins, scales_mins),
-        _mm512_shuffle_i32x4::<0b01_01_01_01>(scales_mins, scales_mins),
-        _mm512_shuffle_i32x4::<0b10_10_10_10>(scales_mins, scales_mins),
-        _mm512_shuffle_i32x4::<0b11_11_11_11>(scales_mins, scales_mins),
-    ];
-    // Of each dword the lowest byte is a scale; 0x80 in a shuffle gives zero.
-    let pick = |g: i64| {
-        let word = |k: i64| 0x8080_8000_8080_8000u64.cast_signed() | (k * 0x0000_0001_0000_0001);
-        let (low, high) = (word(2 * g), word(2 * g + 1));
-        _mm512_setr_epi64(low, low, low, low, high, high, high, high)
-    };
-    let picks = [pick(0), pick(1), pick(2), pick(3)];
-    // Loops and no `map`: what a closure is handed to may not be inlined, and
-    // then it is called without the level's registers.
-    let mut scales = [[_mm512_setzero_si512(); 4]; 4];
-    for (scales, row) in scales.iter_mut().zip(rows) {
-        for (scales, pick) in scales.iter_mut().zip(picks) {
-            *scales = _mm512_shuffle_epi8(row, pick);
-        }
-    }
-    scales
-}
-/// Scaled sums of each 64 codes of four rows: four rows in each 128-bit lane, a
-/// lane a group.
+/// Scaled sums of each 64 codes of four rows, `scales` as for [`dot_scaled`]: a
+/// 128-bit lane holds two rows by two groups, the lower lanes groups 0 and 1.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 pub(crate) fn group_sums(
     codes: &[[__m512i; 4]; 4],
-    scales: &[[__m512i; 4]; 4],
+    scales: &[[__m512i; 2]; 4],
     q: &[i8; 256],
 ) -> __m512i {
-    let mut groups = [_mm512_setzero_si512(); 4];
-    for (g, sum) in groups.iter_mut().enumerate() {
-        let q = load_codes(q, 64 * g);
-        let mut t = [_mm512_setzero_si512(); 4];
+    let zero = _mm512_setzero_si512();
+    let mut folded = [zero; 2];
+    for (pair, folded) in folded.iter_mut().enumerate() {
+        let (q0, q1) = (load_codes(q, 128 * pair), load_codes(q, 128 * pair + 64));
+        let mut t = [zero; 4];
         for (r, t) in t.iter_mut().enumerate() {
-            let quads = _mm512_dpbusd_epi32(*t, codes[r][g], q);
-            // A quad fits in the lower word: 4 · 15 · 127.
-            *t = _mm512_madd_epi16(quads, scales[r][g]);
+            let first = _mm512_dpbusd_epi32(zero, codes[r][2 * pair], q0);
+            let second = _mm512_dpbusd_epi32(zero, codes[r][2 * pair + 1], q1);
+            *t = _mm512_madd_epi16(_mm512_packs_epi32(first, second), scales[r][pair]);
         }
-        let a = _mm512_add_epi32(
-            _mm512_unpacklo_epi32(t[0], t[1]),
-            _mm512_unpackhi_epi32(t[0], t[1]),
-        );
-        let b = _mm512_add_epi32(
-            _mm512_unpacklo_epi32(t[2], t[3]),
-            _mm512_unpackhi_epi32(t[2], t[3]),
-        );
-        *sum = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    }
-    let fold = |a, b| {
-        _mm512_add_epi32(
+        let (a, b) = (add_pairs(t[0], t[1]), add_pairs(t[2], t[3]));
+        *folded = _mm512_add_epi32(
             _mm512_shuffle_i32x4::<0x44>(a, b),
             _mm512_shuffle_i32x4::<0xee>(a, b),
-        )
-    };
-    let (low, high) = (fold(groups[0], groups[1]), fold(groups[2], groups[3]));
+        );
+    }
     _mm512_add_epi32(
-        _mm512_shuffle_i32x4::<0x88>(low, high),
-        _mm512_shuffle_i32x4::<0xdd>(low, high),
+        _mm512_shuffle_i32x4::<0x88>(folded[0], folded[1]),
+        _mm512_shuffle_i32x4::<0xdd>(folded[0], folded[1]),
     )
 }
-/// Dword j of lane i to dword i of lane j.
+/// The sums of neighbours, in each 128-bit lane those of `a` and then those of `b`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn turn4(v: __m512i) -> __m512i {
-    let turn = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_permutexvar_epi32(turn, v)
+fn add_pairs(a: __m512i, b: __m512i) -> __m512i {
+    let (a, b) = (_mm512_castsi512_ps(a), _mm512_castsi512_ps(b));
+    let even = _mm512_castps_si512(_mm512_shuffle_ps::<0b10_00_10_00>(a, b));
+    let odd = _mm512_castps_si512(_mm512_shuffle_ps::<0b11_01_11_01>(a, b));
+    _mm512_add_epi32(even, odd)
 }
-/// `acc = fma(f32(sum), factor · y, acc)` for the four lanes of sums, one after
-/// the other.
+/// Where [`group_sums`] leaves group g of row r, as `[g][r]`.
+pub(crate) const SUM_AT: [[i32; 4]; 4] =
+    [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]];
+/// Where a vector of four rows, a row in each 128-bit lane, has them.
+pub(crate) const MIN_AT: [[i32; 4]; 4] =
+    [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]];
+/// Group g of one vector and of another, then group g + 1 of both.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn four_links(sums: __m512i, factor: __m128, y: f32, acc: __m128) -> __m128 {
-    let sums = _mm512_cvtepi32_ps(sums);
-    let factor = _mm_mul_ps(factor, _mm_set1_ps(y));
-    let acc = _mm_fmadd_ps(_mm512_castps512_ps128(sums), factor, acc);
-    let acc = _mm_fmadd_ps(_mm512_extractf32x4_ps::<1>(sums), factor, acc);
-    let acc = _mm_fmadd_ps(_mm512_extractf32x4_ps::<2>(sums), factor, acc);
-    _mm_fmadd_ps(_mm512_extractf32x4_ps::<3>(sums), factor, acc)
+fn of_both(at: &[[i32; 4]; 4], g: usize) -> __m512i {
+    let ([a, b, c, d], [e, f, g, h]) = (at[g], at[g + 1]);
+    let (i, j, k, l) = (a + 16, b + 16, c + 16, d + 16);
+    let (m, n, o, p) = (e + 16, f + 16, g + 16, h + 16);
+    _mm512_setr_epi32(a, b, c, d, i, j, k, l, e, f, g, h, m, n, o, p)
+}
+/// Four links of the chains of two columns, four rows each: `acc =
+/// fma(f32(sum_g), factor, acc)` for the groups g, ascending.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn four_links(
+    (a, b): (__m512i, __m512i),
+    at: &[[i32; 4]; 4],
+    factor: __m256,
+    acc: __m256,
+) -> __m256 {
+    let low = _mm512_cvtepi32_ps(_mm512_permutex2var_epi32(a, of_both(at, 0), b));
+    let high = _mm512_cvtepi32_ps(_mm512_permutex2var_epi32(a, of_both(at, 2), b));
+    let acc = _mm256_fmadd_ps(_mm512_castps512_ps256(low), factor, acc);
+    let acc = _mm256_fmadd_ps(_mm512_extractf32x8_ps::<1>(low), factor, acc);
+    let acc = _mm256_fmadd_ps(_mm512_castps512_ps256(high), factor, acc);
+    _mm256_fmadd_ps(_mm512_extractf32x8_ps::<1>(high), factor, acc)
 }
 /// Σ scale · code · activation in the eight lanes of the pinned lane: lane l
 /// takes every eighth quad. Sums of quads of two groups share a dword; of four

@@ -72,7 +72,7 @@ macro_rules! k_quant_driver {
 
         #[inline]
         #[target_feature(enable = $features)]
-        pub(crate) fn by<const LINK: u8>(
+        fn by<const LINK: u8>(
             w: &[u8],
             x: &[Block],
             blocks: usize,
@@ -131,7 +131,14 @@ macro_rules! k_quant_fours {
             columns: usize,
             tile: &mut Tile<'_>,
         ) {
-            by::<{ link::FOURS }>(w, x, blocks, columns, tile);
+            let mut c = 0;
+            while c < columns {
+                let x = &x[c * blocks..];
+                c += match columns - c {
+                    ..8 => block_of::<4, { link::FOURS }>(w, x, blocks, c, tile),
+                    _ => block_of::<8, { link::FOURS }>(w, x, blocks, c, tile),
+                };
+            }
         }
     };
 }
@@ -209,7 +216,8 @@ macro_rules! with_minima {
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
         use crate::simd::avx2::{
-            chain4, differences, load_sums8, prefetch, tiled_min4, to_arrays, unpack_header, zero4,
+            chain4, differences, load_sums8, pairs_apart, prefetch, tiled_min4, to_arrays, twice,
+            unpack_header, zero4,
         };
         use crate::simd::avx512 as v;
 
@@ -226,6 +234,9 @@ macro_rules! with_minima {
             let blocks = rows[0].len();
             let mut acc = [zero4(); N];
             let mut accm = [zero4(); N];
+            // With four links a superblock, the chains of two columns in one.
+            let mut two = [_mm256_setzero_ps(); N];
+            let mut two_m = [_mm256_setzero_ps(); N];
             for b in 0..blocks {
                 prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
                 let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
@@ -235,14 +246,29 @@ macro_rules! with_minima {
                 let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
                 if LINK == link::FOURS {
                     let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
-                    let scales = v::scales_of_groups(scales_mins);
-                    for n in 0..N {
-                        let x = &x[n][b];
-                        let sums = v::group_sums(&codes, &scales, &x.q);
-                        acc[n] = v::four_links(sums, factors.0, x.d, acc[n]);
-                        let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
-                        let min = v::turn4(_mm512_madd_epi16(mins, sums32));
-                        accm[n] = v::four_links(min, factors.1, x.d, accm[n]);
+                    let mut scales = [[_mm512_setzero_si512(); 2]; ROWS];
+                    for r in 0..ROWS {
+                        scales[r] = v::scales_for_packs(scales_mins, r);
+                    }
+                    for n in (0..N).step_by(2) {
+                        let x = [&x[n][b], &x[(n + 1).min(N - 1)][b]];
+                        let sums = (
+                            v::group_sums(&codes, &scales, &x[0].q),
+                            v::group_sums(&codes, &scales, &x[1].q),
+                        );
+                        let y = twice(_mm_set1_ps(x[0].d), _mm_set1_ps(x[1].d));
+                        let d = _mm256_mul_ps(twice(factors.0, factors.0), y);
+                        two[n] = v::four_links(sums, &v::SUM_AT, d, two[n]);
+                        let sums32 = [
+                            _mm512_broadcast_i32x4(load_sums8(&x[0].sums32)),
+                            _mm512_broadcast_i32x4(load_sums8(&x[1].sums32)),
+                        ];
+                        let min = (
+                            _mm512_madd_epi16(mins, sums32[0]),
+                            _mm512_madd_epi16(mins, sums32[1]),
+                        );
+                        let dmin = _mm256_mul_ps(twice(factors.1, factors.1), y);
+                        two_m[n] = v::four_links(min, &v::MIN_AT, dmin, two_m[n]);
                     }
                     continue;
                 }
@@ -267,10 +293,11 @@ macro_rules! with_minima {
                     accm[n] = chain4(min, factors.1, x.d, accm[n]);
                 }
             }
-            if LINK == link::TILED {
-                return to_arrays(acc);
+            match LINK {
+                link::TILED => to_arrays(acc),
+                link::FOURS => pairs_apart(two, two_m),
+                _ => differences(acc, accm),
             }
-            differences(acc, accm)
         }
 
         /// Unpacks a superblock for the matrix-matrix rung.
