@@ -5,21 +5,21 @@
 //! vector lane is a column, so no sum is ever taken across lanes:
 //!
 //! ```text
-//! for each panel (16 columns; 32 at a time where there are as many):
-//!   for superblock b, ascending:            the panel's block stays in L1
-//!     for the rows of the tile, R at a time:
-//!       unpack 256 codes of each row to bytes
-//!       for sub-block j:
-//!         a = Σ_k codes[4 k .. 4 k + 4] · panel[k]     four products a lane
-//!         S += s_j · a
-//!       M = Σ_pairs (m_j, m_j+1) · (sum_j, sum_j+1)
-//!       acc = fma(f32(S), d · y, acc); accm likewise   kept in L1
+//! for the rows of the tile, 64 at a time:
+//!   for superblock b, ascending:
+//!     unpack 256 codes of each row to bytes            once for all columns
+//!     for the panels (16 columns), two at a time:      a panel's block stays in L1
+//!       for the rows, R side by side:
+//!         for sub-block j:
+//!           a = Σ_k codes[4 k .. 4 k + 4] · panel[k]   four products a lane
+//!           S += s_j · a
+//!         M = Σ_pairs (m_j, m_j+1) · (sum_j, sum_j+1)
+//!         acc = fma(f32(S), d · y, acc); accm likewise kept in L1 or L2
 //! ```
 //!
-//! Traffic: the weights once for each 32 columns, from memory the first time
-//! and from L2 after; 4,928 bytes of panel a superblock from L2. Arithmetic:
-//! 64 vector products a superblock, row and 16 columns; what is not a product
-//! is about a third of the instructions.
+//! Traffic: the weights once; 4,928 bytes of panel a superblock from L2 for every
+//! 64 rows. Arithmetic: 64 vector products a superblock, row and 16 columns; what
+//! is not a product is about a third of the instructions.
 
 pub(crate) mod q4_k;
 pub(crate) mod q5_k;
@@ -28,6 +28,10 @@ pub(crate) mod q6_k;
 use super::quantize::Block;
 
 pub(crate) use crate::ladder::PANEL;
+
+/// Rows that are unpacked together: 24 KB of a superblock each, in L1 while
+/// every panel of the batch meets them.
+pub(crate) const ROW_BLOCK: usize = 64;
 
 /// One superblock of 16 quantised vectors, a lane a column.
 #[derive(Clone, Copy, Debug)]
@@ -123,9 +127,10 @@ pub(crate) mod link {
 macro_rules! driver {
     ($level:ident $(, $features:literal)?; $($name:ident = $link:ident),*) => {
         use super::{BYTES, SIGNED, SUB_BLOCKS};
-        use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked, link};
+        use crate::kernels::matmul::{PANEL, PanelBlock, ROW_BLOCK, Unpacked, link};
         use crate::rows::Tile;
         use crate::simd::$level as v;
+        use std::ops::Range;
 
         $crate::kernels::matmul::entries!($($features)?; $($name = $link,)*);
 
@@ -139,67 +144,75 @@ macro_rules! driver {
             columns: usize,
             tile: &mut Tile<'_>,
         ) {
-            let mut c = 0;
-            while c < columns {
-                let panels = &panels[c / PANEL * blocks..];
-                let two = columns - c > PANEL;
-                let (first, second) = (&panels[..blocks], &panels[blocks..]);
-                let at = (c, columns);
-                match (two, LINK == link::FOURS) {
-                    (true, false) => {
-                        let two = [first, &second[..blocks]];
-                        panel_of::<{ v::ROWS_WIDE }, 2, LINK>(w, two, at, tile);
-                    }
-                    (true, true) => {
-                        let two = [first, &second[..blocks]];
-                        panel_of::<{ v::FOURS_WIDE }, 2, LINK>(w, two, at, tile);
-                    }
-                    (false, false) => {
-                        panel_of::<{ v::ROWS_NARROW }, 1, LINK>(w, [first], at, tile);
-                    }
-                    (false, true) => {
-                        panel_of::<{ v::FOURS_NARROW }, 1, LINK>(w, [first], at, tile);
-                    }
+            if columns == 0 {
+                return;
+            }
+            for first in (0..tile.rows()).step_by(ROW_BLOCK) {
+                let rows = first..tile.rows().min(first + ROW_BLOCK);
+                if LINK == link::FOURS {
+                    rows_by::<{ v::FOURS_WIDE }, { v::FOURS_NARROW }, LINK>(
+                        w, panels, blocks, columns, rows, tile,
+                    );
+                } else {
+                    rows_by::<{ v::ROWS_WIDE }, { v::ROWS_NARROW }, LINK>(
+                        w, panels, blocks, columns, rows, tile,
+                    );
                 }
-                c += if two { 2 * PANEL } else { PANEL };
             }
         }
 
-        /// `C` panels from column `c` on, `R` rows side by side.
+        /// Some rows of the tile: `WIDE` of them side by side with two panels,
+        /// `NARROW` with the last one where their number is odd.
         $(#[target_feature(enable = $features)])?
-        fn panel_of<const R: usize, const C: usize, const LINK: u8>(
+        fn rows_by<const WIDE: usize, const NARROW: usize, const LINK: u8>(
             w: &[u8],
-            panels: [&[PanelBlock]; C],
-            (c, columns): (usize, usize),
+            panels: &[PanelBlock],
+            blocks: usize,
+            columns: usize,
+            rows: Range<usize>,
             tile: &mut Tile<'_>,
         ) {
-            let blocks = panels[0].len();
             let row_bytes = blocks * BYTES;
-            let rows = tile.rows();
-            let mut acc = vec![[[[0.0f32; PANEL]; 2]; C]; rows.next_multiple_of(R)];
-            let mut unpacked = [Unpacked::ZERO; R];
+            let count = columns.div_ceil(PANEL);
+            let padded = rows.len().next_multiple_of(WIDE.max(NARROW));
+            let mut unpacked = vec![Unpacked::ZERO; padded];
+            let mut pairs = vec![[[[0.0f32; PANEL]; 2]; 2]; count / 2 * padded];
+            let mut last = vec![[[[0.0f32; PANEL]; 2]; 1]; count % 2 * padded];
             for b in 0..blocks {
-                let panel: [&PanelBlock; C] = std::array::from_fn(|i| &panels[i][b]);
-                for (quad, acc) in acc.as_chunks_mut::<R>().0.iter_mut().enumerate() {
-                    for (i, to) in unpacked.iter_mut().enumerate() {
-                        // A row past the tile repeats the last one.
-                        let row = (quad * R + i).min(rows - 1);
-                        let row = &w[row * row_bytes..][..row_bytes];
-                        v::prefetch(row, (b + 2) * BYTES, BYTES);
-                        unpack(&row.as_chunks::<BYTES>().0[b], to);
+                for (row, to) in rows.clone().zip(&mut unpacked) {
+                    let row = &w[row * row_bytes..][..row_bytes];
+                    v::prefetch(row, (b + 2) * BYTES, BYTES);
+                    unpack(&row.as_chunks::<BYTES>().0[b], to);
+                }
+                for (p, acc) in pairs.chunks_exact_mut(padded).enumerate() {
+                    let two = [&panels[2 * p * blocks + b], &panels[(2 * p + 1) * blocks + b]];
+                    let groups = unpacked.as_chunks::<WIDE>().0.iter();
+                    for (rows, acc) in groups.zip(acc.as_chunks_mut::<WIDE>().0) {
+                        v::panel_step::<WIDE, 2, SUB_BLOCKS, SIGNED, LINK>(rows, two, acc);
                     }
-                    v::panel_step::<R, C, SUB_BLOCKS, SIGNED, LINK>(&unpacked, panel, acc);
+                }
+                if count % 2 == 1 {
+                    let one = [&panels[(count - 1) * blocks + b]];
+                    let groups = unpacked.as_chunks::<NARROW>().0.iter();
+                    for (rows, acc) in groups.zip(last.as_chunks_mut::<NARROW>().0) {
+                        v::panel_step::<NARROW, 1, SUB_BLOCKS, SIGNED, LINK>(rows, one, acc);
+                    }
                 }
             }
-            for (r, acc) in acc.iter().enumerate().take(rows) {
-                for (i, [acc, accm]) in acc.iter().enumerate() {
-                    let first = c + i * PANEL;
-                    for column in first..columns.min(first + PANEL) {
-                        let lane = column - first;
-                        let one_chain = SIGNED || LINK == link::TILED;
-                        let value = if one_chain { acc[lane] } else { acc[lane] - accm[lane] };
-                        tile.set(column, r, &[value]);
-                    }
+            let value = |[acc, accm]: &[[f32; PANEL]; 2], lane: usize| {
+                match SIGNED || LINK == link::TILED {
+                    true => acc[lane],
+                    false => acc[lane] - accm[lane],
+                }
+            };
+            for column in 0..columns {
+                let (p, lane) = (column / PANEL, column % PANEL);
+                for (i, r) in rows.clone().enumerate() {
+                    let chains = match pairs.get(p / 2 * padded + i) {
+                        Some(two) => &two[p % 2],
+                        None => &last[i][0],
+                    };
+                    tile.set(column, r, &[value(chains, lane)]);
                 }
             }
         }
