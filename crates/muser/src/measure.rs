@@ -38,10 +38,8 @@ impl Subject {
     /// it must be; with its own where the machine has no other.
     pub(crate) fn second(&self, common: &Common) -> anyhow::Result<Arc<Device>> {
         let own = self.device.level();
-        let others = Level::available().into_iter();
-        let other = others
-            .filter(|&l| l != own && l != Level::Scalar)
-            .next_back();
+        let mut others = Level::available().into_iter();
+        let other = others.rfind(|&l| l != own && l != Level::Scalar);
         let common = Common {
             level: Some(other.unwrap_or(own)),
             threads: Some(self.device.info().threads),
