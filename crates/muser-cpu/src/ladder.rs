@@ -17,7 +17,7 @@ pub(crate) const PANEL_FROM: usize = 9;
 
 /// One rung: products of these lanes, formats, row counts and widths go to one
 /// kernel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rung {
     /// The lane's name.
     pub lane: &'static str,
@@ -208,7 +208,7 @@ const EIGHTS: Rows = Rows::Multiple(8);
 const NO_EIGHTS: Rows = Rows::NoMultiple(8);
 
 /// Every rung of every product.
-pub const LADDER: &[Rung] = &[
+pub static LADDER: &[Rung] = &[
     strict(K, (1, Some(PANEL_FROM - 1)), Part::All, Family::Matvec),
     strict(K, (PANEL_FROM, None), Part::Panels, Family::Matmul),
     strict(K, (PANEL_FROM, None), Part::AfterPanels, Family::Matvec),
@@ -372,7 +372,7 @@ const fn operation(
 }
 
 /// Every operation that is no product and has a kernel.
-pub const OPERATIONS: &[Operation] = &[
+pub static OPERATIONS: &[Operation] = &[
     operation(
         "quantise",
         "quantize",
