@@ -289,19 +289,21 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     .collect();
     let long = if name.starts_with("nano") { 1100 } else { 700 };
     runs.extend([whole(1, 1), whole(1, 3), whole(100, 3), whole(300, 3)]);
-    let cuts = [1, 4, 7, 8, 64, 512, 513].map(Cut::By);
-    for (i, cut) in cuts.into_iter().chain([Cut::Mixed]).enumerate() {
-        // The embedded model with both thread counts, the others with one each.
-        runs.push((long, cut, 1 + i % 2));
+    // Narrow calls with one thread: llama.cpp's threads spin at every operation.
+    runs.extend([1, 4, 7, 8].map(|width| (long, Cut::By(width), 1)));
+    for cut in [64, 512, 513].map(Cut::By).into_iter().chain([Cut::Mixed]) {
+        runs.push((long, cut, 2));
         if name == "nano" {
-            runs.push((long, cut, 2 - i % 2));
+            runs.push((long, cut, 1));
         }
     }
     runs.extend([
+        (560, Cut::ThenOnes(480), 1),
+        (560, Cut::ThenOnes(480), 2),
+        (516, Cut::ThenOnes(505), 3),
+        (12, Cut::By(1), 3),
+        (130, Cut::Mixed, 3),
         (530, Cut::By(512), 3),
-        (400, Cut::Mixed, 3),
-        (520, Cut::ThenOnes(505), 3),
-        (24, Cut::By(1), 3),
     ]);
     runs
 }
