@@ -244,12 +244,32 @@ macro_rules! with_minima {
                 let factors = v::factors4(header);
                 let scales_mins = v::scales_mins4(header);
                 let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
-                if LINK == link::FOURS {
-                    let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
-                    let mut scales = [[_mm512_setzero_si512(); 2]; ROWS];
+                if N == 1 {
+                    // One column: a row's codes are used as they come.
+                    let mut sums = [_mm512_setzero_si512(); ROWS];
                     for r in 0..ROWS {
-                        scales[r] = v::scales_for_packs(scales_mins, r);
+                        let scales = v::scales_for_packs(scales_mins, r);
+                        sums[r] = v::dot_scaled(codes(w[r]), scales, &x[0][b].q);
                     }
+                    let x = &x[0][b];
+                    let sum = v::sum4(sums);
+                    let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
+                    let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
+                    if LINK == link::TILED {
+                        acc[0] = tiled_min4((sum, min), factors, x.d, acc[0]);
+                    } else {
+                        acc[0] = chain4(sum, factors.0, x.d, acc[0]);
+                        accm[0] = chain4(min, factors.1, x.d, accm[0]);
+                    }
+                    continue;
+                }
+                // 16 registers of codes and 8 of scales serve all columns.
+                let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
+                let mut scales = [[_mm512_setzero_si512(); 2]; ROWS];
+                for r in 0..ROWS {
+                    scales[r] = v::scales_for_packs(scales_mins, r);
+                }
+                if LINK == link::FOURS {
                     for n in (0..N).step_by(2) {
                         let x = [&x[n][b], &x[(n + 1).min(N - 1)][b]];
                         let sums = (
@@ -272,17 +292,13 @@ macro_rules! with_minima {
                     }
                     continue;
                 }
-                let mut sums = [[_mm512_setzero_si512(); ROWS]; N];
-                for r in 0..ROWS {
-                    let codes = codes(w[r]);
-                    let scales = v::scales_for_packs(scales_mins, r);
-                    for n in 0..N {
-                        sums[n][r] = v::dot_scaled(codes, scales, &x[n][b].q);
-                    }
-                }
                 for n in 0..N {
                     let x = &x[n][b];
-                    let sum = v::sum4(sums[n]);
+                    let mut sums = [_mm512_setzero_si512(); ROWS];
+                    for r in 0..ROWS {
+                        sums[r] = v::dot_scaled(codes[r], scales[r], &x.q);
+                    }
+                    let sum = v::sum4(sums);
                     let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
                     let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
                     if LINK == link::TILED {

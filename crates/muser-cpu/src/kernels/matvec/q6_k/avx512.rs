@@ -34,21 +34,24 @@ fn quad<const N: usize, const LINK: u8>(
         prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
         let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
         let d = factors4([w[0], w[1], w[2], w[3]], 208);
-        let mut sums = [[_mm512_setzero_si512(); ROWS]; N];
+        // 16 registers of codes and 8 of scales serve all columns.
+        let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
+        let mut scales = [_mm256_setzero_si256(); ROWS];
+        let mut for_packs = [[_mm512_setzero_si512(); 2]; ROWS];
         for r in 0..ROWS {
-            let codes = codes(w[r]);
-            let scales = _mm256_cvtepi8_epi16(load128(w[r], 192));
-            let for_packs = scales_for_packs(scales);
-            for n in 0..N {
-                let x = &x[n][b];
-                let dot = v::dot_scaled(codes, for_packs, &x.q);
-                let bias = _mm256_madd_epi16(scales, load_sums16(&x.sums16));
-                let bias = _mm512_zextsi256_si512(_mm256_slli_epi32::<5>(bias));
-                sums[n][r] = _mm512_sub_epi32(dot, bias);
-            }
+            scales[r] = _mm256_cvtepi8_epi16(load128(w[r], 192));
+            for_packs[r] = scales_for_packs(scales[r]);
         }
         for n in 0..N {
-            let (sum, y) = (v::sum4(sums[n]), x[n][b].d);
+            let x = &x[n][b];
+            let mut sums = [_mm512_setzero_si512(); ROWS];
+            for r in 0..ROWS {
+                let dot = v::dot_scaled(codes[r], for_packs[r], &x.q);
+                let bias = _mm256_madd_epi16(scales[r], load_sums16(&x.sums16));
+                let bias = _mm512_zextsi256_si512(_mm256_slli_epi32::<5>(bias));
+                sums[r] = _mm512_sub_epi32(dot, bias);
+            }
+            let (sum, y) = (v::sum4(sums), x.d);
             acc[n] = match LINK {
                 link::TILED => tiled4(sum, d, y, acc[n]),
                 _ => chain4(sum, d, y, acc[n]),
