@@ -163,7 +163,7 @@ impl Subject<'_> {
     fn run(&self, profile: Profile) -> Result<Run, String> {
         let o = self.options;
         let level = options::level(profile);
-        let program = process::build(self.root, profile.name())?;
+        let program = crate::parity::build_comparator(self.root, profile.name())?;
         let tokens = side::tokens(self.positions, self.budget.config().vocab);
         let limits = self.limits(level)?;
         let lane = Lane::Pinned(profile);

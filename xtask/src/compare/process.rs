@@ -4,7 +4,7 @@
 use super::side::{Answer, Chain, Side};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A running program.
@@ -150,30 +150,5 @@ impl Side for Reference {
         let reply = self.process.ask(&chain.json());
         let reply = reply.map_err(|e| format!("llama.cpp: {e}"))?;
         Answer::parse(&reply)
-    }
-}
-
-/// Builds the comparator of a profile, minutes the first time; says where.
-pub(super) fn build(root: &Path, profile: &str) -> Result<PathBuf, String> {
-    let folder = root.join("crates/muser-reference");
-    let target = root.join("target/reference").join(profile);
-    eprintln!("building the comparator {profile} (minutes the first time)");
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--release", "--locked", "--quiet", "--config"])
-        .arg(folder.join("profiles").join(format!("{profile}.toml")))
-        .arg("--target-dir")
-        .arg(&target)
-        .current_dir(&folder)
-        // Flags of the caller would make another profile of it.
-        .env_remove("RUSTFLAGS")
-        .env_remove("CFLAGS")
-        .env_remove("CXXFLAGS")
-        .status()
-        .map_err(|e| format!("cargo: {e}"))?;
-    match status.success() {
-        true => Ok(target.join("release/muser-reference")),
-        false => Err(format!(
-            "the comparator {profile} did not build ({status}): see crates/muser-reference/README.md"
-        )),
     }
 }

@@ -47,6 +47,7 @@ use muser_quant::DType;
 use options::Options;
 use ours::Ours;
 use plan::Plan;
+pub(crate) use process::build as build_comparator;
 use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};

@@ -119,7 +119,7 @@ impl Drop for Process {
 }
 
 /// Builds the comparator of a profile, minutes the first time; says where.
-pub(super) fn build(root: &Path, profile: &str) -> Result<PathBuf, String> {
+pub(crate) fn build(root: &Path, profile: &str) -> Result<PathBuf, String> {
     let target = root.join("target/reference").join(profile);
     let config = root
         .join("crates/muser-reference/profiles")
