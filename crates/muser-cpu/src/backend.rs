@@ -10,7 +10,6 @@ mod project;
 use self::pinned::TASK_CALLS;
 use crate::bandwidth;
 use crate::buffer::Buffer;
-use crate::kernels::matmul::PanelBlock;
 use crate::kernels::quantize::Block;
 use crate::kernels::table::{INVENTORY, KernelTable};
 use crate::kv::Kv;
@@ -91,7 +90,6 @@ struct Shared {
 #[derive(Default)]
 struct Operands {
     quantized: Vec<Block>,
-    panels: Vec<PanelBlock>,
     /// Activations rounded to F16, and to BF16.
     rounded: [Vec<f32>; 2],
     /// Attention's result by head and row.

@@ -9,12 +9,6 @@ use muser_ops::pinned::project::Route;
 use muser_quant::DType;
 use std::ops::Range;
 
-/// Columns of a panel of the matrix-matrix rungs.
-pub(crate) const PANEL: usize = 16;
-/// From this many columns on they are worth a panel; fewer, and what is left
-/// over after whole panels, take a matrix-vector rung.
-pub(crate) const PANEL_FROM: usize = 9;
-
 /// One rung: products of these lanes, formats, row counts and widths go to one
 /// kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,16 +67,8 @@ impl std::fmt::Display for Rows {
 pub enum Part {
     /// All.
     All,
-    /// Whole panels of 16, and a last one of nine or more.
-    Panels,
-    /// Those after [`Part::Panels`].
-    AfterPanels,
     /// Whole groups of four.
     Fours,
-    /// [`Part::Fours`] that lie in [`Part::Panels`].
-    FoursInPanels,
-    /// The other ones.
-    FoursAfterPanels,
     /// Those after [`Part::Fours`].
     AfterFours,
 }
@@ -90,16 +76,10 @@ pub enum Part {
 impl Part {
     /// Of `columns` columns.
     pub fn of(self, columns: usize) -> Range<usize> {
-        let rest = columns % PANEL;
-        let panels = columns - if rest < PANEL_FROM { rest } else { 0 };
         let fours = columns / 4 * 4;
         match self {
             Self::All => 0..columns,
-            Self::Panels => 0..panels,
-            Self::AfterPanels => panels..columns,
             Self::Fours => 0..fours,
-            Self::FoursInPanels => 0..fours.min(panels),
-            Self::FoursAfterPanels => fours.min(panels)..fours,
             Self::AfterFours => fours..columns,
         }
     }
@@ -108,11 +88,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
-            Self::Panels => "panels of 16",
-            Self::AfterPanels => "after panels",
             Self::Fours => "groups of 4",
-            Self::FoursInPanels => "groups of 4 in panels",
-            Self::FoursAfterPanels => "groups of 4 after panels",
             Self::AfterFours => "after groups",
         }
     }
@@ -121,18 +97,14 @@ impl Part {
 /// A family of kernels for products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// `matvec/…`: rows side by side, a few columns.
+    /// `matvec/…`: one column, or any number of float weights.
     Matvec,
-    /// `matvec/…/tiled`: the same in the pinned lane's tiled route.
-    MatvecTiled,
-    /// `matvec/…/fours`: the same, a link every 64 codes.
-    MatvecFours,
-    /// `matmul/…`: panels of 16 columns.
-    Matmul,
-    /// `matmul/…/fours`: the same, a link every 64 codes.
-    MatmulFours,
-    /// `matmul/…/tiled`: the same in the pinned lane's tiled route.
-    MatmulTiled,
+    /// `slab/…`: a vector lane a row.
+    Slab,
+    /// `slab/…/tiled`: the same in the pinned lane's tiled route.
+    SlabTiled,
+    /// `slab/…/fours`: the same, a link every 64 codes.
+    SlabFours,
     /// `lanes/…`: eight float lanes an output.
     Lanes,
     /// `ggml_dot/…`: float weights in the pinned lane's orders.
@@ -144,20 +116,13 @@ impl Family {
     pub fn kernel(self, dtype: DType) -> String {
         let (before, after) = match self {
             Self::Matvec => ("matvec", ""),
-            Self::MatvecTiled => ("matvec", "/tiled"),
-            Self::MatvecFours => ("matvec", "/fours"),
-            Self::Matmul => ("matmul", ""),
-            Self::MatmulFours => ("matmul", "/fours"),
-            Self::MatmulTiled => ("matmul", "/tiled"),
+            Self::Slab => ("slab", ""),
+            Self::SlabTiled => ("slab", "/tiled"),
+            Self::SlabFours => ("slab", "/fours"),
             Self::Lanes => ("lanes", ""),
             Self::GgmlDot => ("ggml_dot", ""),
         };
         format!("{before}/{}{after}", dtype.name().to_lowercase())
-    }
-
-    /// Whether it reads panels.
-    pub(crate) fn reads_panels(self) -> bool {
-        matches!(self, Self::Matmul | Self::MatmulFours | Self::MatmulTiled)
     }
 }
 
@@ -209,40 +174,31 @@ const NO_EIGHTS: Rows = Rows::NoMultiple(8);
 
 /// Every rung of every product.
 pub static LADDER: &[Rung] = &[
-    strict(K, (1, Some(PANEL_FROM - 1)), Part::All, Family::Matvec),
-    strict(K, (PANEL_FROM, None), Part::Panels, Family::Matmul),
-    strict(K, (PANEL_FROM, None), Part::AfterPanels, Family::Matvec),
+    strict(K, (1, Some(1)), Part::All, Family::Matvec),
+    strict(K, (2, None), Part::All, Family::Slab),
     strict(F, (1, None), Part::All, Family::Matvec),
     pinned(
         Q4,
         EIGHTS,
-        (4, Some(PANEL_FROM - 1)),
-        Part::Fours,
-        Family::MatvecFours,
-        Route::InterleavedFour,
-    ),
-    pinned(
-        Q4,
-        EIGHTS,
-        (PANEL_FROM, None),
-        Part::FoursInPanels,
-        Family::MatmulFours,
-        Route::InterleavedFour,
-    ),
-    pinned(
-        Q4,
-        EIGHTS,
-        (PANEL_FROM, None),
-        Part::FoursAfterPanels,
-        Family::MatvecFours,
-        Route::InterleavedFour,
-    ),
-    pinned(
-        Q4,
-        EIGHTS,
-        (1, None),
-        Part::AfterFours,
+        (1, Some(1)),
+        Part::All,
         Family::Matvec,
+        Route::Interleaved,
+    ),
+    pinned(
+        Q4,
+        EIGHTS,
+        (4, None),
+        Part::Fours,
+        Family::SlabFours,
+        Route::InterleavedFour,
+    ),
+    pinned(
+        Q4,
+        EIGHTS,
+        (2, None),
+        Part::AfterFours,
+        Family::Slab,
         Route::Interleaved,
     ),
     pinned(
@@ -257,16 +213,8 @@ pub static LADDER: &[Rung] = &[
         Q4,
         NO_EIGHTS,
         (8, None),
-        Part::Panels,
-        Family::MatmulTiled,
-        Route::Tiled,
-    ),
-    pinned(
-        Q4,
-        NO_EIGHTS,
-        (8, None),
-        Part::AfterPanels,
-        Family::MatvecTiled,
+        Part::All,
+        Family::SlabTiled,
         Route::Tiled,
     ),
     pinned(
@@ -281,16 +229,8 @@ pub static LADDER: &[Rung] = &[
         Q56,
         Rows::Any,
         (8, None),
-        Part::Panels,
-        Family::MatmulTiled,
-        Route::Tiled,
-    ),
-    pinned(
-        Q56,
-        Rows::Any,
-        (8, None),
-        Part::AfterPanels,
-        Family::MatvecTiled,
+        Part::All,
+        Family::SlabTiled,
         Route::Tiled,
     ),
     pinned(

@@ -34,6 +34,7 @@ mod simd;
 #[expect(unsafe_code, reason = "the job is borrowed by the workers")]
 mod team;
 mod threads;
+mod unpacked;
 
 pub use backend::{Cpu, CpuError, CpuOptions};
 pub use buffer::Buffer;

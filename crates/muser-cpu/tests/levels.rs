@@ -67,16 +67,12 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
             "quantize" => "matvec/q4_k",
             "kv_store" => "attention/full",
             "attention" => "attention/window",
-            // The wide rung of the same operation: widths from 9 on.
-            "matmul/q4_k" => "matvec/q4_k",
-            "matmul/q5_k" => "matvec/q5_k",
-            "matmul/q6_k" => "matvec/q6_k",
             // The pinned lane's kernels of the same operations.
             "flash/single" => "attention/full",
             "flash/tile" => "attention/window",
             "rope/pinned" => "rope",
             other => match *other.split('/').collect::<Vec<_>>() {
-                ["matvec" | "matmul" | "lanes" | "ggml_dot", dtype, ..] => {
+                ["matvec" | "slab" | "lanes" | "ggml_dot", dtype, ..] => {
                     of_dtype = format!("matvec/{dtype}");
                     &of_dtype
                 }

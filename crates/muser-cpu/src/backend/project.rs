@@ -2,7 +2,6 @@
 
 use super::{Cpu, Operands, Shared, TASK_VALUES};
 use crate::kernels::ggml_dot::Order;
-use crate::kernels::matmul::{PANEL, PanelBlock};
 use crate::kernels::quantize::Block;
 use crate::kernels::table::KernelTable;
 use crate::ladder::{Family, Rung, rungs};
@@ -28,7 +27,7 @@ impl Cpu {
         let plan = |w: &&Weight| rungs(self.lane, w.dtype(), w.rows(), columns).collect();
         let plans: Vec<Plan> = set.iter().map(plan).collect();
         let shared = &mut *self.lock();
-        self.prepare(shared, set, &plans, x);
+        self.prepare(shared, set, x);
         let Shared { team, operands } = shared;
         let input = Input {
             table: &self.table,
@@ -48,14 +47,10 @@ impl Cpu {
         });
     }
 
-    /// Quantises, packs and rounds what the plans will read.
-    fn prepare(&self, shared: &mut Shared, set: &[&Weight], plans: &[Plan], x: &[f32]) {
+    /// Quantises and rounds what the rungs will read.
+    fn prepare(&self, shared: &mut Shared, set: &[&Weight], x: &[f32]) {
         if set.iter().any(|w| w.dtype().is_k_quant()) {
             self.quantize(shared, x);
-            let in_panels = plans.iter().flatten();
-            let in_panels = in_panels.filter(|(rung, _)| rung.family.reads_panels());
-            let in_panels = in_panels.map(|(_, columns)| columns.end).max();
-            self.pack(shared, in_panels.unwrap_or(0), set[0].cols() / QK);
         }
         for (i, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
             let rounded = |w: &&Weight| w.dtype() == dtype;
@@ -84,19 +79,6 @@ impl Cpu {
             }
         });
     }
-
-    /// Packs the first `columns` quantised vectors into panels.
-    fn pack(&self, shared: &mut Shared, columns: usize, blocks: usize) {
-        let Shared { team, operands } = shared;
-        let count = columns.div_ceil(PANEL) * blocks;
-        operands.panels.resize(count, PanelBlock::ZERO);
-        let x = &operands.quantized[..columns * blocks];
-        for_chunks(team, &mut operands.panels, 1, |i, panel| {
-            let (p, b) = (i / blocks, i % blocks);
-            let x = &x[p * PANEL * blocks..];
-            panel[0].pack(&x[..x.len().min(PANEL * blocks)], blocks, b);
-        });
-    }
 }
 
 /// A set's input in every form that its rungs need.
@@ -117,36 +99,22 @@ impl Input<'_> {
             return self.float(rung, dtype, w, n, tile);
         }
         let blocks = self.cols / QK;
-        // Panels are packed from column 0 on, and so are the parts that read
-        // them.
-        let panels = &self.operands.panels;
         let x = &self.operands.quantized[columns.start * blocks..];
         macro_rules! by_dtype {
-            ($q4:ident, $q5:ident, $q6:ident, $operand:expr) => {
+            ($q4:ident, $q5:ident, $q6:ident) => {
                 match dtype {
-                    DType::Q4K => t.$q4(w, $operand, blocks, n, tile),
-                    DType::Q5K => t.$q5(w, $operand, blocks, n, tile),
-                    _ => t.$q6(w, $operand, blocks, n, tile),
+                    DType::Q4K => t.$q4(w, x, blocks, n, tile),
+                    DType::Q5K => t.$q5(w, x, blocks, n, tile),
+                    _ => t.$q6(w, x, blocks, n, tile),
                 }
             };
         }
         match rung.family {
-            Family::Matvec => by_dtype!(matvec_q4_k, matvec_q5_k, matvec_q6_k, x),
-            Family::MatvecTiled => {
-                by_dtype!(matvec_q4_k_tiled, matvec_q5_k_tiled, matvec_q6_k_tiled, x);
-            }
-            Family::Matmul => by_dtype!(matmul_q4_k, matmul_q5_k, matmul_q6_k, panels),
-            Family::MatmulTiled => {
-                by_dtype!(
-                    matmul_q4_k_tiled,
-                    matmul_q5_k_tiled,
-                    matmul_q6_k_tiled,
-                    panels
-                );
-            }
-            Family::Lanes => by_dtype!(lanes_q4_k, lanes_q5_k, lanes_q6_k, x),
-            Family::MatvecFours => t.matvec_q4_k_fours(w, x, blocks, n, tile),
-            Family::MatmulFours => t.matmul_q4_k_fours(w, panels, blocks, n, tile),
+            Family::Matvec => by_dtype!(matvec_q4_k, matvec_q5_k, matvec_q6_k),
+            Family::Slab => by_dtype!(slab_q4_k, slab_q5_k, slab_q6_k),
+            Family::SlabTiled => by_dtype!(slab_q4_k_tiled, slab_q5_k_tiled, slab_q6_k_tiled),
+            Family::SlabFours => t.slab_q4_k_fours(w, x, blocks, n, tile),
+            Family::Lanes => by_dtype!(lanes_q4_k, lanes_q5_k, lanes_q6_k),
             Family::GgmlDot => unreachable!("the ladder has it for float weights alone"),
         }
     }

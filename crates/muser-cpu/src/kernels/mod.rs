@@ -11,11 +11,11 @@ pub(crate) mod ggml_dot;
 pub(crate) mod int8_peak;
 pub(crate) mod kv_store;
 pub(crate) mod lanes;
-pub(crate) mod matmul;
 pub(crate) mod matvec;
 pub(crate) mod norm;
 pub(crate) mod quantize;
 pub(crate) mod rope;
+pub(crate) mod slab;
 #[expect(
     unsafe_code,
     reason = "a kernel may be called only where its level is present"

@@ -6,7 +6,6 @@
 
 use super::flash::{Queries, Single};
 use super::ggml_dot::Order;
-use super::matmul::PanelBlock;
 use super::quantize::Block;
 use crate::kv::HeadView;
 use crate::level::Level;
@@ -81,55 +80,43 @@ macro_rules! table {
 table! {
     /// Quantises 256 activations.
     "quantize" quantize = quantize::quantize (x: &[f32; QK]) -> Block;
-    /// Q4_K rows with quantised vectors of `blocks` blocks.
+    /// Q4_K rows with a quantised vector of `blocks` blocks.
     "matvec/q4_k" matvec_q4_k = matvec::q4_k::matvec
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q5_K rows with quantised vectors of `blocks` blocks.
+    /// Q5_K rows with a quantised vector of `blocks` blocks.
     "matvec/q5_k" matvec_q5_k = matvec::q5_k::matvec
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q6_K rows with quantised vectors of `blocks` blocks.
+    /// Q6_K rows with a quantised vector of `blocks` blocks.
     "matvec/q6_k" matvec_q6_k = matvec::q6_k::matvec
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q4_K rows with panels of `blocks` blocks.
-    "matmul/q4_k" matmul_q4_k = matmul::q4_k::matmul
-        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q5_K rows with panels of `blocks` blocks.
-    "matmul/q5_k" matmul_q5_k = matmul::q5_k::matmul
-        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q6_K rows with panels of `blocks` blocks.
-    "matmul/q6_k" matmul_q6_k = matmul::q6_k::matmul
-        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q4_K rows with vectors, by the pinned lane's tiled route.
-    "matvec/q4_k/tiled" matvec_q4_k_tiled = matvec::q4_k::matvec_tiled
+    /// Q4_K rows with quantised vectors.
+    "slab/q4_k" slab_q4_k = slab::q4_k::slab
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q4_K rows with vectors, by the pinned lane's interleaved route of four.
-    "matvec/q4_k/fours" matvec_q4_k_fours = matvec::q4_k::matvec_fours
+    /// Q4_K rows with quantised vectors, by the pinned lane's tiled route.
+    "slab/q4_k/tiled" slab_q4_k_tiled = slab::q4_k::slab_tiled
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q5_K rows with vectors, by the pinned lane's tiled route.
-    "matvec/q5_k/tiled" matvec_q5_k_tiled = matvec::q5_k::matvec_tiled
+    /// Q4_K rows with quantised vectors, by the pinned lane's interleaved route of four.
+    "slab/q4_k/fours" slab_q4_k_fours = slab::q4_k::slab_fours
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q6_K rows with vectors, by the pinned lane's tiled route.
-    "matvec/q6_k/tiled" matvec_q6_k_tiled = matvec::q6_k::matvec_tiled
+    /// Q5_K rows with quantised vectors.
+    "slab/q5_k" slab_q5_k = slab::q5_k::slab
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q4_K rows with panels, by the pinned lane's interleaved route of four.
-    "matmul/q4_k/fours" matmul_q4_k_fours = matmul::q4_k::matmul_fours
-        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q4_K rows with panels, by the pinned lane's tiled route.
-    "matmul/q4_k/tiled" matmul_q4_k_tiled = matmul::q4_k::matmul_tiled
-        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q5_K rows with panels, by the pinned lane's tiled route.
-    "matmul/q5_k/tiled" matmul_q5_k_tiled = matmul::q5_k::matmul_tiled
-        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q6_K rows with panels, by the pinned lane's tiled route.
-    "matmul/q6_k/tiled" matmul_q6_k_tiled = matmul::q6_k::matmul_tiled
-        (w: &[u8], panels: &[PanelBlock], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q4_K rows with vectors, by the pinned lane's lanes.
+    /// Q5_K rows with quantised vectors, by the pinned lane's tiled route.
+    "slab/q5_k/tiled" slab_q5_k_tiled = slab::q5_k::slab_tiled
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q6_K rows with quantised vectors.
+    "slab/q6_k" slab_q6_k = slab::q6_k::slab
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q6_K rows with quantised vectors, by the pinned lane's tiled route.
+    "slab/q6_k/tiled" slab_q6_k_tiled = slab::q6_k::slab_tiled
+        (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
+    /// Q4_K rows with quantised vectors, by the pinned lane's lanes.
     "lanes/q4_k" lanes_q4_k = lanes::q4_k::lanes
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q5_K rows with vectors, by the pinned lane's lanes.
+    /// Q5_K rows with quantised vectors, by the pinned lane's lanes.
     "lanes/q5_k" lanes_q5_k = lanes::q5_k::lanes
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
-    /// Q6_K rows with vectors, by the pinned lane's lanes.
+    /// Q6_K rows with quantised vectors, by the pinned lane's lanes.
     "lanes/q6_k" lanes_q6_k = lanes::q6_k::lanes
         (w: &[u8], x: &[Block], blocks: usize, columns: usize, tile: &mut Tile<'_>);
     /// F16 rows with rounded vectors of `cols` values, in the pinned lane.

@@ -7,7 +7,9 @@
 //! | `load_f16` | vcvtph2ps ymm, m128 | 5 | 7 |
 //! | `round` | vroundps | 3 | 8 |
 
-use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked, link};
+pub(crate) mod slab;
+
+use crate::kernels::quantize::Block;
 use std::arch::x86_64::*;
 
 /// Eight values.
@@ -281,7 +283,7 @@ pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
 /// Four values out.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn to_array4(v: __m128) -> [f32; 4] {
+pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
     let mut out = [0.0; 4];
     // SAFETY: the array has 16 bytes.
     unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) };
@@ -325,27 +327,6 @@ pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m12
     let scaled = _mm_mul_ps(factor, _mm_set1_ps(y));
     _mm_fmadd_ps(_mm_cvtepi32_ps(sum), scaled, acc)
 }
-/// `(f32(sum) · factor) · y + acc` in each of four rows: one link of the tiled
-/// route.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn tiled4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
-    let value = _mm_mul_ps(_mm_cvtepi32_ps(sum), factor);
-    _mm_fmadd_ps(value, _mm_set1_ps(y), acc)
-}
-/// [`tiled4`] of formats with minima: `min · dmin` is taken off first.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn tiled_min4(
-    (sum, min): (__m128i, __m128i),
-    (d, dmin): (__m128, __m128),
-    y: f32,
-    acc: __m128,
-) -> __m128 {
-    let value = _mm_mul_ps(_mm_cvtepi32_ps(sum), d);
-    let value = _mm_fnmadd_ps(dmin, _mm_cvtepi32_ps(min), value);
-    _mm_fmadd_ps(value, _mm_set1_ps(y), acc)
-}
 /// The sum of four i32 in each lane.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -366,45 +347,69 @@ pub(crate) fn fold4(x: __m128) -> f32 {
 pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
     factor(w[at], w[at + 1])
 }
-/// The differences of the two chains.
+/// The differences of the two chains of four rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn differences<const N: usize>(a: [__m128; N], b: [__m128; N]) -> [[f32; 4]; N] {
-    let mut out = [[0.0; 4]; N];
-    for n in 0..N {
-        out[n] = to_array4(_mm_sub_ps(a[n], b[n]));
-    }
-    out
+pub(crate) fn difference(a: __m128, b: __m128) -> [f32; 4] {
+    to_array4(_mm_sub_ps(a, b))
 }
-/// Four values and four more.
+/// Four blocks, the last of fewer repeated.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn twice(low: __m128, high: __m128) -> __m256 {
-    _mm256_set_m128(high, low)
+pub(crate) fn four<const B: usize>(w: &[[u8; B]]) -> [&[u8]; 4] {
+    let last = w.len() - 1;
+    [&w[0], &w[last.min(1)], &w[last.min(2)], &w[last]]
 }
-/// The differences of chains that lie in pairs, at each even index two columns.
+/// The scales of four blocks of activations, the last of fewer repeated.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn pairs_apart<const N: usize>(a: [__m256; N], b: [__m256; N]) -> [[f32; 4]; N] {
-    let mut out = [[0.0; 4]; N];
-    for n in (0..N).step_by(2) {
-        let both = _mm256_sub_ps(a[n], b[n]);
-        out[n] = to_array4(_mm256_castps256_ps128(both));
-        if n + 1 < N {
-            out[n + 1] = to_array4(_mm256_extractf128_ps::<1>(both));
-        }
-    }
-    out
+pub(crate) fn scales_of(x: &[Block]) -> __m128 {
+    let last = x.len() - 1;
+    _mm_setr_ps(x[0].d, x[last.min(1)].d, x[last.min(2)].d, x[last].d)
 }
-/// Four values of each chain out.
+/// The links of up to four superblocks of one row: `f32(sum) · (factor · y) +
+/// acc` of both chains, which are the first two lanes, one superblock after the
+/// other.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn to_arrays<const N: usize>(a: [__m128; N]) -> [[f32; 4]; N] {
-    let mut out = [[0.0; 4]; N];
-    for n in 0..N {
-        out[n] = to_array4(a[n]);
+pub(crate) fn links(
+    (sum, min): (__m128i, __m128i),
+    (d, dmin): (__m128, __m128),
+    y: __m128,
+    count: usize,
+    chains: __m128,
+) -> __m128 {
+    let (sum, min) = (_mm_cvtepi32_ps(sum), _mm_cvtepi32_ps(min));
+    let (d, dmin) = (_mm_mul_ps(d, y), _mm_mul_ps(dmin, y));
+    let (sums, factors) = (_mm_unpacklo_ps(sum, min), _mm_unpacklo_ps(d, dmin));
+    let chains = _mm_fmadd_ps(sums, factors, chains);
+    if count == 1 {
+        return chains;
     }
-    out
+    let (sums, factors) = (_mm_movehl_ps(sums, sums), _mm_movehl_ps(factors, factors));
+    let chains = _mm_fmadd_ps(sums, factors, chains);
+    if count == 2 {
+        return chains;
+    }
+    let (sums, factors) = (_mm_unpackhi_ps(sum, min), _mm_unpackhi_ps(d, dmin));
+    let chains = _mm_fmadd_ps(sums, factors, chains);
+    if count == 3 {
+        return chains;
+    }
+    let (sums, factors) = (_mm_movehl_ps(sums, sums), _mm_movehl_ps(factors, factors));
+    _mm_fmadd_ps(sums, factors, chains)
+}
+/// The first chain of [`links`].
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn first(chains: __m128) -> f32 {
+    _mm_cvtss_f32(chains)
+}
+/// The first chain of [`links`] less the second.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn minus_second(chains: __m128) -> f32 {
+    _mm_cvtss_f32(_mm_sub_ss(chains, _mm_movehdup_ps(chains)))
 }
 /// A chain at its beginning.
 #[inline]
@@ -452,46 +457,6 @@ pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
     sum
 }
 
-/// [`dot_scaled`] over the sub-blocks 2 g and 2 g + 1.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn group_sum(codes: &[__m256i; 8], scales: __m256i, g: usize, q: &[i8; 256]) -> __m256i {
-    let mut sum = _mm256_setzero_si256();
-    for (j, &codes) in codes.iter().enumerate().skip(2 * g).take(2) {
-        let pick = _mm256_set1_epi16(i16::from_le_bytes([2 * j as u8, 2 * j as u8 + 1]));
-        let scale = _mm256_shuffle_epi8(scales, pick);
-        let pairs = _mm256_maddubs_epi16(codes, load_codes(q, 32 * j));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, scale));
-    }
-    sum
-}
-/// Dword j of vector i to dword i of vector j.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn turn4(v: [__m128i; 4]) -> [__m128i; 4] {
-    let a = _mm_unpacklo_epi32(v[0], v[1]);
-    let b = _mm_unpackhi_epi32(v[0], v[1]);
-    let c = _mm_unpacklo_epi32(v[2], v[3]);
-    let d = _mm_unpackhi_epi32(v[2], v[3]);
-    [
-        _mm_unpacklo_epi64(a, c),
-        _mm_unpackhi_epi64(a, c),
-        _mm_unpacklo_epi64(b, d),
-        _mm_unpackhi_epi64(b, d),
-    ]
-}
-
-/// Rows side by side of the matrix-matrix rung at 16 columns. Two 8-lane
-/// halves a panel and two rows: 4 sums of products, 4 scaled sums, 2 of the
-/// panel, 1 broadcast, of 16 registers.
-pub(crate) const ROWS_NARROW: usize = 2;
-/// The same at 32 columns: the panels one after the other.
-pub(crate) const ROWS_WIDE: usize = 2;
-/// The same with a link every 64 codes.
-pub(crate) const FOURS_NARROW: usize = ROWS_NARROW;
-/// See [`FOURS_NARROW`].
-pub(crate) const FOURS_WIDE: usize = ROWS_WIDE;
-
 /// The f16 value in these two bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -499,169 +464,4 @@ fn factor(lo: u8, hi: u8) -> f32 {
     let bits = i32::from(u16::from_le_bytes([lo, hi]));
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
 }
-/// Scales, minima and factors of a Q4_K or Q5_K block.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn unpack_header(w: &[u8], to: &mut Unpacked) {
-    let (scales, mins) = scales_mins(w);
-    let scales = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(scales));
-    // SAFETY: `scales` has 64 bytes and `pairs` 32; 32 and 16 are written.
-    unsafe {
-        _mm256_storeu_si256(to.scales.as_mut_ptr().cast(), scales);
-        _mm_storeu_si128(to.pairs.as_mut_ptr().cast(), mins);
-    }
-    to.d = factor(w[0], w[1]);
-    to.dmin = factor(w[2], w[3]);
-}
-/// Scales and factor of a Q6_K block.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn unpack_signed_header(w: &[u8], to: &mut Unpacked) {
-    let scales = load128(w, 192);
-    let low = _mm256_cvtepi8_epi32(scales);
-    let high = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(scales));
-    // SAFETY: `scales` has 64 bytes and `pairs` 32, and as many are written.
-    unsafe {
-        _mm256_storeu_si256(to.scales[..8].as_mut_ptr().cast(), low);
-        _mm256_storeu_si256(to.scales[8..].as_mut_ptr().cast(), high);
-        _mm256_storeu_si256(to.pairs.as_mut_ptr().cast(), _mm256_cvtepi8_epi16(scales));
-    }
-    to.d = factor(w[208], w[209]);
-}
-/// The 256 codes as bytes.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn store_unpacked(codes: [__m256i; 8], to: &mut Unpacked) {
-    for (to, codes) in to.codes.as_chunks_mut::<8>().0.iter_mut().zip(codes) {
-        // SAFETY: eight words of four bytes.
-        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), codes) };
-    }
-}
-/// Half `h` (8 columns) of a panel's line.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn half_line<T>(line: &[T; PANEL], h: usize) -> __m256i {
-    const { assert!(size_of::<T>() == 4) };
-    // SAFETY: the slice expression has checked eight values of four bytes.
-    unsafe { _mm256_loadu_si256(line[8 * h..][..8].as_ptr().cast()) }
-}
-
-/// One superblock of `R` rows with `C` panels, added to their chains.
-///
-/// Without VNNI a quad of products is `vpmaddubsw` (two pairs in i16) and the
-/// widening is put off: pairs are added in i16 as long as they fit, and the
-/// `vpmaddwd` that widens them also multiplies by the scale. A pair is at most
-/// 2 · 15 · 127 = 3,810 (Q4_K: 8 fit), 2 · 31 · 127 = 7,874 (Q5_K: 4 fit), 2 ·
-/// 63 · 127 = 16,002 (Q6_K: 2 fit).
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn panel_step<
-    const R: usize,
-    const C: usize,
-    const S: usize,
-    const SIGNED: bool,
-    const LINK: u8,
->(
-    rows: &[Unpacked; R],
-    panels: [&PanelBlock; C],
-    acc: &mut [[[[f32; PANEL]; 2]; C]; R],
-) {
-    // Parts of a superblock with a link of their own.
-    let parts = if LINK == link::FOURS { 4 } else { 1 };
-    for (i, panel) in panels.iter().enumerate() {
-        for part in 0..parts {
-            let lines = part * 64 / parts..(part + 1) * 64 / parts;
-            let sums: [[__m256i; 2]; R] = scaled_sums::<R, S, SIGNED>(rows, panel, lines);
-            for (r, halves) in sums.into_iter().enumerate() {
-                for (h, sum) in halves.into_iter().enumerate() {
-                    let chains = &mut acc[r][i];
-                    part_link::<SIGNED, LINK>(&rows[r], panel, (part, parts), h, sum, chains);
-                }
-            }
-        }
-    }
-}
-/// The links of one part, in eight columns from `8 h` on.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn part_link<const SIGNED: bool, const LINK: u8>(
-    row: &Unpacked,
-    panel: &PanelBlock,
-    (part, parts): (usize, usize),
-    h: usize,
-    sum: __m256i,
-    [acc, accm]: &mut [[f32; PANEL]; 2],
-) {
-    let lines: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
-    let mut min = _mm256_setzero_si256();
-    let of_part = part * lines.len() / parts..(part + 1) * lines.len() / parts;
-    for (pair, line) in row.pairs[of_part.clone()].iter().zip(&lines[of_part]) {
-        let pair = _mm256_set1_epi32(pair_word(*pair));
-        min = _mm256_add_epi32(min, _mm256_madd_epi16(pair, half_line(line, h)));
-    }
-    let y = load(&panel.d, 8 * h);
-    let sum = match SIGNED {
-        true => _mm256_sub_epi32(sum, _mm256_slli_epi32::<5>(min)),
-        false => sum,
-    };
-    if LINK == link::TILED {
-        let mut value = mul(_mm256_cvtepi32_ps(sum), splat(row.d));
-        if !SIGNED {
-            value = fma(splat(-row.dmin), _mm256_cvtepi32_ps(min), value);
-        }
-        let next = fma(value, y, load(acc, 8 * h));
-        store(acc, 8 * h, next);
-        return;
-    }
-    add_link(acc, 8 * h, sum, mul(splat(row.d), y));
-    if !SIGNED {
-        add_link(accm, 8 * h, min, mul(splat(row.dmin), y));
-    }
-}
-/// Σ_j s_j · a_j of each row and half of a panel, over these lines of it.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn scaled_sums<const R: usize, const S: usize, const SIGNED: bool>(
-    rows: &[Unpacked; R],
-    panel: &PanelBlock,
-    lines: std::ops::Range<usize>,
-) -> [[__m256i; 2]; R] {
-    let zero = _mm256_setzero_si256();
-    let mut sums = [[zero; 2]; R];
-    // Quads whose pairs fit in i16 together; a fifth bit is not known here, so
-    // formats with minima take what Q5_K allows.
-    let together = if SIGNED { 2 } else { 4 };
-    for k in lines.step_by(together) {
-        let mut pairs = [[zero; 2]; R];
-        for line in k..k + together {
-            let q = [half_line(&panel.q[line], 0), half_line(&panel.q[line], 1)];
-            for r in 0..R {
-                let w = _mm256_set1_epi32(i32::from_le_bytes(rows[r].codes[line]));
-                for h in 0..2 {
-                    let products = _mm256_maddubs_epi16(w, q[h]);
-                    pairs[r][h] = _mm256_add_epi16(pairs[r][h], products);
-                }
-            }
-        }
-        for r in 0..R {
-            let scale = _mm256_set1_epi16(rows[r].scales[k * S / 64] as i16);
-            for (sum, pairs) in sums[r].iter_mut().zip(pairs[r]) {
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, scale));
-            }
-        }
-    }
-    sums
-}
-/// Two i16 as the word that is broadcast.
-pub(crate) fn pair_word([a, b]: [i16; 2]) -> i32 {
-    i32::from(a) & 0xffff | i32::from(b) << 16
-}
-/// `acc = fma(f32(sum), factor, acc)` in eight lanes from `at`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add_link(acc: &mut [f32; PANEL], at: usize, sum: __m256i, factor: V) {
-    let next = fma(_mm256_cvtepi32_ps(sum), factor, load(acc, at));
-    store(acc, at, next);
-}
-
 super::math::functions!("avx2,fma,f16c");

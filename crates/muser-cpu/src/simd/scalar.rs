@@ -4,7 +4,8 @@
 //! exact by IEEE and slow (2 to 3 ns): the price of the same bits on a machine
 //! without the instruction.
 
-use crate::kernels::matmul::{PANEL, PanelBlock, Unpacked, link};
+pub(crate) mod slab;
+
 use muser_quant::{bf16, f16};
 
 /// One value.
@@ -109,85 +110,7 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     muser_ops::pinned::dot::fold(&x[at..at + L], L)
 }
 
-/// Rows side by side of the matrix-matrix rung at 16 columns, and at 32.
-pub(crate) const ROWS_NARROW: usize = 1;
-/// See [`ROWS_NARROW`].
-pub(crate) const ROWS_WIDE: usize = 1;
-/// The same with a link every 64 codes.
-pub(crate) const FOURS_NARROW: usize = ROWS_NARROW;
-/// See [`FOURS_NARROW`].
-pub(crate) const FOURS_WIDE: usize = ROWS_WIDE;
-
 /// Nothing to do: portable code leaves the cache to the hardware.
 pub(crate) fn prefetch(_: &[u8], _: usize, _: usize) {}
-
-/// One superblock of `R` rows with `C` panels, added to their chains.
-pub(crate) fn panel_step<
-    const R: usize,
-    const C: usize,
-    const S: usize,
-    const SIGNED: bool,
-    const LINK: u8,
->(
-    rows: &[Unpacked; R],
-    panels: [&PanelBlock; C],
-    acc: &mut [[[[f32; PANEL]; 2]; C]; R],
-) {
-    // Parts of a superblock with a link of their own.
-    let parts = if LINK == link::FOURS { 4 } else { 1 };
-    for (row, acc) in rows.iter().zip(acc) {
-        for (panel, acc) in panels.iter().zip(acc) {
-            for part in 0..parts {
-                panel_part::<S, SIGNED, LINK>(row, panel, part, parts, acc);
-            }
-        }
-    }
-}
-
-/// The codes and minima of one part.
-fn panel_part<const S: usize, const SIGNED: bool, const LINK: u8>(
-    row: &Unpacked,
-    panel: &PanelBlock,
-    part: usize,
-    parts: usize,
-    [acc, accm]: &mut [[f32; PANEL]; 2],
-) {
-    let (mut sum, mut min) = ([0i32; PANEL], [0i32; PANEL]);
-    for k in part * 64 / parts..(part + 1) * 64 / parts {
-        let scale = row.scales[k * S / 64];
-        for (sum, q) in sum.iter_mut().zip(&panel.q[k]) {
-            let products = row.codes[k].iter().zip(q);
-            let products = products.map(|(&w, &q)| i32::from(w) * i32::from(q));
-            *sum += scale * products.sum::<i32>();
-        }
-    }
-    let sums: &[[[i16; 2]; PANEL]] = if SIGNED { &panel.sums16 } else { &panel.sums32 };
-    let of_part = part * sums.len() / parts..(part + 1) * sums.len() / parts;
-    for (pair, sums) in row.pairs[of_part.clone()].iter().zip(&sums[of_part]) {
-        for (min, s) in min.iter_mut().zip(sums) {
-            *min += i32::from(pair[0]) * i32::from(s[0]) + i32::from(pair[1]) * i32::from(s[1]);
-        }
-    }
-    for lane in 0..PANEL {
-        let y = panel.d[lane];
-        let sum = match SIGNED {
-            true => sum[lane] - (min[lane] << 5),
-            false => sum[lane],
-        };
-        if LINK == link::TILED {
-            let value = row.d * sum as f32;
-            let value = match SIGNED {
-                true => value,
-                false => (-row.dmin).mul_add(min[lane] as f32, value),
-            };
-            acc[lane] = value.mul_add(y, acc[lane]);
-            continue;
-        }
-        acc[lane] = (sum as f32).mul_add(row.d * y, acc[lane]);
-        if !SIGNED {
-            accm[lane] = (min[lane] as f32).mul_add(row.dmin * y, accm[lane]);
-        }
-    }
-}
 
 super::math::functions!();

@@ -90,9 +90,9 @@ macro_rules! scalar {
     () => {
         use super::MINIMA;
         use crate::kernels::lanes::minima;
-        use crate::kernels::matmul::Unpacked;
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
+        use crate::unpacked::Unpacked;
 
         $crate::kernels::lanes::driver!();
 

@@ -1,32 +1,35 @@
-//! The matrix-vector family: a tile of rows of one packed matrix with one or
-//! many vectors.
+//! The matrix-vector family: a tile of rows of one packed matrix with one
+//! vector (K-quants), or with any number (float formats).
 //!
 //! Contract: [`muser_ops::project`]. One folder a weight format, one file a
-//! level. K-quants meet quantised activations and share a driver:
+//! level. K-quants meet quantised activations, and four superblocks at a time,
+//! so that one tree makes their horizontal sums:
 //!
 //! ```text
-//! for the columns (vectors) in blocks of N = 8, 4, 2, 1:
-//!   for the rows of the tile, four at a time:
-//!     acc[N][4] = accm[N][4] = 0
-//!     for superblock b, ascending:
-//!       for each of the four rows:
-//!         unpack 256 codes once; for each column: integer sum of lanes
-//!       for each column: fold the lanes of four rows into four integers,
-//!         one link of both chains, four rows side by side
+//! avx512: for the rows of the tile, four at a time:
+//!   for superblock b, ascending:
+//!     for each of the four rows: unpack 256 codes, integer sum of lanes
+//!     fold the lanes of four rows into four integers,
+//!     one link of both chains, four rows side by side
+//! avx2: for each row of the tile:
+//!   for superblocks b .. b + 4, ascending:
+//!     for each: unpack 256 codes, integer sum of lanes
+//!     fold the lanes of four superblocks into four integers,
+//!     four links of both chains, one after the other
 //! ```
 //!
-//! Four rows side by side make the horizontal sums cheap (one tree for four)
-//! and the float chains vertical; the order within a row is the contract's.
-//! The last rows of a tile that is not a multiple of four are computed with
-//! their last row repeated, and only what exists is written.
+//! With 32 registers four rows side by side are the faster form, with 16 the one
+//! row. The order within a row is the contract's. The last rows of a tile that is
+//! not a multiple of four are computed with their last row repeated, and only
+//! what exists is written.
 //!
 //! Four rows are four streams of a page each, too short for the hardware's
 //! prefetchers, so each step asks for the same span of the next four rows: the
-//! weights of a tile, and of the tile after it, are one linear stream.
+//! weights of a tile, and of the tile after it, are one linear stream. One row is
+//! one stream, asked for [`AHEAD`] bytes before its use.
 //!
-//! Traffic, one column: every weight byte once, 144, 176 or 210 bytes a
-//! superblock; the quantised input (320 bytes a superblock) stays in L1. More
-//! columns read the weights again from L2 for every 8.
+//! Traffic: every weight byte once, 144, 176 or 210 bytes a superblock; the
+//! quantised input (320 bytes a superblock) stays in L1.
 
 pub(crate) mod bf16;
 pub(crate) mod f16;
@@ -35,17 +38,19 @@ pub(crate) mod q4_k;
 pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 
-/// Rows that a K-quant kernel computes side by side.
-pub(crate) const ROWS: usize = 4;
+/// Rows, or superblocks of one row, that a K-quant kernel computes side by side.
+pub(crate) const SIDE: usize = 4;
 
-/// The driver of a K-quant kernel: needs `quad::<N, LINK>(rows, x, ahead) ->
-/// [[f32; 4]; N]` and `BYTES` in scope; `ahead` begins at the first of the four
-/// rows.
+/// How far ahead of a row's stream its bytes are asked for.
 #[cfg(target_arch = "x86_64")]
-macro_rules! k_quant_driver {
-    ($features:literal) => {
-        use crate::kernels::matmul::link;
+pub(crate) const AHEAD: usize = 4096;
 
+/// The driver of a kernel that computes four rows side by side: needs
+/// `quad(rows, x, ahead) -> [f32; 4]` and `BYTES` in scope; `ahead` begins at
+/// the first of the four rows.
+#[cfg(target_arch = "x86_64")]
+macro_rules! by_quads {
+    ($features:literal) => {
         /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
         #[target_feature(enable = $features)]
         pub(crate) fn matvec(
@@ -55,89 +60,40 @@ macro_rules! k_quant_driver {
             columns: usize,
             tile: &mut Tile<'_>,
         ) {
-            by::<{ link::STRICT }>(w, x, blocks, columns, tile);
-        }
-
-        /// The same by the tiled route of the pinned lane.
-        #[target_feature(enable = $features)]
-        pub(crate) fn matvec_tiled(
-            w: &[u8],
-            x: &[Block],
-            blocks: usize,
-            columns: usize,
-            tile: &mut Tile<'_>,
-        ) {
-            by::<{ link::TILED }>(w, x, blocks, columns, tile);
-        }
-
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn by<const LINK: u8>(
-            w: &[u8],
-            x: &[Block],
-            blocks: usize,
-            columns: usize,
-            tile: &mut Tile<'_>,
-        ) {
-            let mut c = 0;
-            while c < columns {
-                let x = &x[c * blocks..];
-                c += match columns - c {
-                    1 => block_of::<1, LINK>(w, x, blocks, c, tile),
-                    2 | 3 => block_of::<2, LINK>(w, x, blocks, c, tile),
-                    4..8 => block_of::<4, LINK>(w, x, blocks, c, tile),
-                    _ => block_of::<8, LINK>(w, x, blocks, c, tile),
-                };
-            }
-        }
-
-        /// The columns `c .. c + N`; gives N.
-        #[target_feature(enable = $features)]
-        fn block_of<const N: usize, const LINK: u8>(
-            w: &[u8],
-            x: &[Block],
-            blocks: usize,
-            c: usize,
-            tile: &mut Tile<'_>,
-        ) -> usize {
-            let x: [&[Block]; N] = std::array::from_fn(|i| &x[i * blocks..][..blocks]);
             let row_bytes = blocks * BYTES;
-            for r in (0..tile.rows()).step_by(ROWS) {
-                let rows: [&[[u8; BYTES]]; ROWS] = std::array::from_fn(|i| {
-                    let row = (r + i).min(tile.rows() - 1);
-                    w[row * row_bytes..][..row_bytes].as_chunks().0
-                });
-                let ahead = &w[r * row_bytes..];
-                for (i, values) in quad::<N, LINK>(rows, x, ahead).iter().enumerate() {
-                    tile.set(c + i, r, values);
+            for (c, x) in x.chunks_exact(blocks).take(columns).enumerate() {
+                for r in (0..tile.rows()).step_by(SIDE) {
+                    let rows: [&[[u8; BYTES]]; SIDE] = std::array::from_fn(|i| {
+                        let row = (r + i).min(tile.rows() - 1);
+                        w[row * row_bytes..][..row_bytes].as_chunks().0
+                    });
+                    let values = quad(rows, x, &w[r * row_bytes..]);
+                    tile.set(c, r, &values);
                 }
             }
-            N
         }
     };
 }
 
-/// The kernel of the pinned lane's interleaved route of four columns, beside
-/// [`k_quant_driver`]'s.
+/// The driver of a kernel that computes a row at a time: needs `row(w, x) ->
+/// f32`, `w` from the row's first byte on, and `BYTES` in scope.
 #[cfg(target_arch = "x86_64")]
-macro_rules! k_quant_fours {
+macro_rules! by_rows {
     ($features:literal) => {
-        /// The same with a link every 64 codes.
+        /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
         #[target_feature(enable = $features)]
-        pub(crate) fn matvec_fours(
+        pub(crate) fn matvec(
             w: &[u8],
             x: &[Block],
             blocks: usize,
             columns: usize,
             tile: &mut Tile<'_>,
         ) {
-            let mut c = 0;
-            while c < columns {
-                let x = &x[c * blocks..];
-                c += match columns - c {
-                    ..8 => block_of::<4, { link::FOURS }>(w, x, blocks, c, tile),
-                    _ => block_of::<8, { link::FOURS }>(w, x, blocks, c, tile),
-                };
+            for (c, x) in x.chunks_exact(blocks).take(columns).enumerate() {
+                for r in 0..tile.rows() {
+                    let value = row(&w[r * blocks * BYTES..], x);
+                    tile.set(c, r, &[value]);
+                }
             }
         }
     };
@@ -156,27 +112,6 @@ macro_rules! k_quant_scalar {
             columns: usize,
             tile: &mut Tile<'_>,
         ) {
-            by::<false>(w, x, blocks, columns, tile);
-        }
-
-        /// The same by the tiled route of the pinned lane.
-        pub(crate) fn matvec_tiled(
-            w: &[u8],
-            x: &[Block],
-            blocks: usize,
-            columns: usize,
-            tile: &mut Tile<'_>,
-        ) {
-            by::<true>(w, x, blocks, columns, tile);
-        }
-
-        fn by<const TILED: bool>(
-            w: &[u8],
-            x: &[Block],
-            blocks: usize,
-            columns: usize,
-            tile: &mut Tile<'_>,
-        ) {
             let row_bytes = blocks * BYTES;
             let mut chains = vec![[0.0f32; 2]; columns];
             for r in 0..tile.rows() {
@@ -187,19 +122,12 @@ macro_rules! k_quant_scalar {
                     for (c, [acc, accm]) in chains.iter_mut().enumerate() {
                         let x = &x[c * blocks + b];
                         let (sum, min) = block.dot(x);
-                        if TILED {
-                            let value = sum as f32 * block.d;
-                            let value = (-block.dmin).mul_add(min as f32, value);
-                            *acc = value.mul_add(x.d, *acc);
-                            continue;
-                        }
                         *acc = (sum as f32).mul_add(block.d * x.d, *acc);
                         *accm = (min as f32).mul_add(block.dmin * x.d, *accm);
                     }
                 }
                 for (c, [acc, accm]) in chains.iter().enumerate() {
-                    let value = if TILED { *acc } else { result(*acc, *accm) };
-                    tile.set(c, r, &[value]);
+                    tile.set(c, r, &[result(*acc, *accm)]);
                 }
             }
         }
@@ -211,208 +139,69 @@ macro_rules! k_quant_scalar {
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_minima {
     (avx512, $features:literal) => {
-        use crate::kernels::matmul::Unpacked;
-        use crate::kernels::matvec::{ROWS, k_quant_driver};
+        use crate::kernels::matvec::{SIDE, by_quads};
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
-        use crate::simd::avx2::{
-            chain4, differences, load_sums8, pairs_apart, prefetch, tiled_min4, to_arrays, twice,
-            unpack_header, zero4,
-        };
+        use crate::simd::avx2::{chain4, difference, load_sums8, prefetch, zero4};
         use crate::simd::avx512 as v;
 
-        k_quant_driver!($features);
+        by_quads!($features);
 
-        /// Four rows with N columns.
+        /// Four rows with a column.
         #[inline]
         #[target_feature(enable = $features)]
-        fn quad<const N: usize, const LINK: u8>(
-            rows: [&[[u8; BYTES]]; ROWS],
-            x: [&[Block]; N],
-            ahead: &[u8],
-        ) -> [[f32; ROWS]; N] {
+        fn quad(rows: [&[[u8; BYTES]]; SIDE], x: &[Block], ahead: &[u8]) -> [f32; SIDE] {
             let blocks = rows[0].len();
-            let mut acc = [zero4(); N];
-            let mut accm = [zero4(); N];
-            // With four links a superblock, the chains of two columns in one.
-            let mut two = [_mm256_setzero_ps(); N];
-            let mut two_m = [_mm256_setzero_ps(); N];
-            for b in 0..blocks {
-                prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
-                let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
+            let (mut acc, mut accm) = (zero4(), zero4());
+            for (b, x) in x.iter().enumerate().take(blocks) {
+                prefetch(ahead, (blocks + b) * SIDE * BYTES, SIDE * BYTES);
+                let w: [&[u8; BYTES]; SIDE] = std::array::from_fn(|r| &rows[r][b]);
                 let header = v::headers4([w[0], w[1], w[2], w[3]]);
                 let factors = v::factors4(header);
                 let scales_mins = v::scales_mins4(header);
                 let mins = _mm512_unpackhi_epi8(scales_mins, _mm512_setzero_si512());
-                if N == 1 {
-                    // One column: a row's codes are used as they come.
-                    let mut sums = [_mm512_setzero_si512(); ROWS];
-                    for r in 0..ROWS {
-                        let scales = v::scales_for_packs(scales_mins, r);
-                        sums[r] = v::dot_scaled(codes(w[r]), scales, &x[0][b].q);
-                    }
-                    let x = &x[0][b];
-                    let sum = v::sum4(sums);
-                    let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
-                    let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
-                    if LINK == link::TILED {
-                        acc[0] = tiled_min4((sum, min), factors, x.d, acc[0]);
-                    } else {
-                        acc[0] = chain4(sum, factors.0, x.d, acc[0]);
-                        accm[0] = chain4(min, factors.1, x.d, accm[0]);
-                    }
-                    continue;
+                let mut sums = [_mm512_setzero_si512(); SIDE];
+                for r in 0..SIDE {
+                    let scales = v::scales_for_packs(scales_mins, r);
+                    sums[r] = v::dot_scaled(codes(w[r]), scales, &x.q);
                 }
-                // 16 registers of codes and 8 of scales serve all columns.
-                let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
-                let mut scales = [[_mm512_setzero_si512(); 2]; ROWS];
-                for r in 0..ROWS {
-                    scales[r] = v::scales_for_packs(scales_mins, r);
-                }
-                if LINK == link::FOURS {
-                    for n in (0..N).step_by(2) {
-                        let x = [&x[n][b], &x[(n + 1).min(N - 1)][b]];
-                        let sums = (
-                            v::group_sums(&codes, &scales, &x[0].q),
-                            v::group_sums(&codes, &scales, &x[1].q),
-                        );
-                        let y = twice(_mm_set1_ps(x[0].d), _mm_set1_ps(x[1].d));
-                        let d = _mm256_mul_ps(twice(factors.0, factors.0), y);
-                        two[n] = v::four_links(sums, &v::SUM_AT, d, two[n]);
-                        let sums32 = [
-                            _mm512_broadcast_i32x4(load_sums8(&x[0].sums32)),
-                            _mm512_broadcast_i32x4(load_sums8(&x[1].sums32)),
-                        ];
-                        let min = (
-                            _mm512_madd_epi16(mins, sums32[0]),
-                            _mm512_madd_epi16(mins, sums32[1]),
-                        );
-                        let dmin = _mm256_mul_ps(twice(factors.1, factors.1), y);
-                        two_m[n] = v::four_links(min, &v::MIN_AT, dmin, two_m[n]);
-                    }
-                    continue;
-                }
-                for n in 0..N {
-                    let x = &x[n][b];
-                    let mut sums = [_mm512_setzero_si512(); ROWS];
-                    for r in 0..ROWS {
-                        sums[r] = v::dot_scaled(codes[r], scales[r], &x.q);
-                    }
-                    let sum = v::sum4(sums);
-                    let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
-                    let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
-                    if LINK == link::TILED {
-                        acc[n] = tiled_min4((sum, min), factors, x.d, acc[n]);
-                        continue;
-                    }
-                    acc[n] = chain4(sum, factors.0, x.d, acc[n]);
-                    accm[n] = chain4(min, factors.1, x.d, accm[n]);
-                }
+                let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
+                let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
+                acc = chain4(v::sum4(sums), factors.0, x.d, acc);
+                accm = chain4(min, factors.1, x.d, accm);
             }
-            match LINK {
-                link::TILED => to_arrays(acc),
-                link::FOURS => pairs_apart(two, two_m),
-                _ => differences(acc, accm),
-            }
-        }
-
-        /// Unpacks a superblock for the matrix-matrix rung.
-        #[inline]
-        #[target_feature(enable = $features)]
-        pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
-            v::store_unpacked(codes(w), to);
-            unpack_header(w, to);
+            difference(acc, accm)
         }
     };
     (avx2, $features:literal) => {
-        use crate::kernels::matmul::Unpacked;
-        use crate::kernels::matvec::{ROWS, k_quant_driver};
+        use crate::kernels::matvec::{AHEAD, SIDE, by_rows};
         use crate::kernels::quantize::Block;
         use crate::rows::Tile;
-        use crate::simd::avx2::{
-            self as v, chain4, differences, factors4, load_sums8, prefetch, tiled_min4, to_arrays,
-            unpack_header, zero4,
-        };
+        use crate::simd::avx2::{self as v, factors4, load_sums8, prefetch};
 
-        k_quant_driver!($features);
+        by_rows!($features);
 
-        /// Four rows with N columns.
+        /// One row with a column.
         #[inline]
         #[target_feature(enable = $features)]
-        fn quad<const N: usize, const LINK: u8>(
-            rows: [&[[u8; BYTES]]; ROWS],
-            x: [&[Block]; N],
-            ahead: &[u8],
-        ) -> [[f32; ROWS]; N] {
-            let blocks = rows[0].len();
-            let mut acc = [zero4(); N];
-            let mut accm = [zero4(); N];
-            for b in 0..blocks {
-                prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
-                let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
-                if LINK == link::FOURS {
-                    let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
-                    let mut header = [v::scales_mins(w[0]); ROWS];
-                    for r in 1..ROWS {
-                        header[r] = v::scales_mins(w[r]);
-                    }
-                    let four = [&w[0][..], &w[1][..], &w[2][..], &w[3][..]];
-                    let (d, dmin) = (factors4(four, 0), factors4(four, 2));
-                    for n in 0..N {
-                        let x = &x[n][b];
-                        let sums32 = load_sums8(&x.sums32);
-                        let mut min = [_mm_setzero_si128(); ROWS];
-                        for r in 0..ROWS {
-                            min[r] = _mm_madd_epi16(header[r].1, sums32);
-                        }
-                        let min = v::turn4(min);
-                        for g in 0..4 {
-                            let mut sums = [_mm256_setzero_si256(); ROWS];
-                            for r in 0..ROWS {
-                                sums[r] = v::group_sum(&codes[r], header[r].0, g, &x.q);
-                            }
-                            acc[n] = chain4(v::sum4(sums), d, x.d, acc[n]);
-                            accm[n] = chain4(min[g], dmin, x.d, accm[n]);
-                        }
-                    }
-                    continue;
+        fn row(w: &[u8], x: &[Block]) -> f32 {
+            let w = &w.as_chunks::<BYTES>().0[..x.len()];
+            let mut chains = v::zero4();
+            for (w, x) in w.chunks(SIDE).zip(x.chunks(SIDE)) {
+                prefetch(w.as_flattened(), AHEAD, SIDE * BYTES);
+                let mut sums = [_mm256_setzero_si256(); SIDE];
+                let mut mins = [_mm_setzero_si128(); SIDE];
+                for (i, (w, x)) in w.iter().zip(x).enumerate() {
+                    let (scales, minima) = v::scales_mins(w);
+                    sums[i] = v::dot_scaled(&codes(w), scales, &x.q);
+                    mins[i] = _mm_madd_epi16(minima, load_sums8(&x.sums32));
                 }
-                let mut sums = [[_mm256_setzero_si256(); ROWS]; N];
-                let mut mins = [[_mm_setzero_si128(); ROWS]; N];
-                for r in 0..ROWS {
-                    let codes = codes(w[r]);
-                    let (scales, minima) = v::scales_mins(w[r]);
-                    for n in 0..N {
-                        let x = &x[n][b];
-                        sums[n][r] = v::dot_scaled(&codes, scales, &x.q);
-                        mins[n][r] = _mm_madd_epi16(minima, load_sums8(&x.sums32));
-                    }
-                }
-                let four = [&w[0][..], &w[1][..], &w[2][..], &w[3][..]];
-                let (d, dmin) = (factors4(four, 0), factors4(four, 2));
-                for n in 0..N {
-                    let y = x[n][b].d;
-                    let (sum, min) = (v::sum4(sums[n]), v::sum4_narrow(mins[n]));
-                    if LINK == link::TILED {
-                        acc[n] = tiled_min4((sum, min), (d, dmin), y, acc[n]);
-                        continue;
-                    }
-                    acc[n] = chain4(sum, d, y, acc[n]);
-                    accm[n] = chain4(min, dmin, y, accm[n]);
-                }
+                let sums = (v::sum4(sums), v::sum4_narrow(mins));
+                let four = v::four(w);
+                let factors = (factors4(four, 0), factors4(four, 2));
+                chains = v::links(sums, factors, v::scales_of(x), x.len(), chains);
             }
-            if LINK == link::TILED {
-                return to_arrays(acc);
-            }
-            differences(acc, accm)
-        }
-
-        /// Unpacks a superblock for the matrix-matrix rung.
-        #[inline]
-        #[target_feature(enable = $features)]
-        pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
-            v::store_unpacked(codes(w), to);
-            unpack_header(w, to);
+            v::minus_second(chains)
         }
     };
 }
@@ -436,14 +225,10 @@ macro_rules! with_minima_scalar {
         }
 
         impl Unpacked {
+            /// S and M.
             fn dot(&self, x: &Block) -> (i32, i32) {
-                self.dot_of(x, 0..8)
-            }
-
-            /// S and M over some sub-blocks.
-            fn dot_of(&self, x: &Block, of: std::ops::Range<usize>) -> (i32, i32) {
                 let (mut sum, mut min) = (0, 0);
-                for j in of {
+                for j in 0..8 {
                     let codes = &self.codes[32 * j..][..32];
                     let products = codes.iter().zip(&x.q[32 * j..][..32]);
                     let dot: i32 = products.map(|(&c, &q)| i32::from(c) * i32::from(q)).sum();
@@ -458,8 +243,8 @@ macro_rules! with_minima_scalar {
             acc - accm
         }
 
-        /// Unpacks a superblock for the matrix-matrix rung.
-        pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut crate::kernels::matmul::Unpacked) {
+        /// Unpacks a superblock for the other portable kernels.
+        pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut crate::unpacked::Unpacked) {
             let u = unpack(w);
             to.codes.as_flattened_mut().copy_from_slice(&u.codes);
             for (to, s) in to.scales.iter_mut().zip(u.scales) {
@@ -544,6 +329,6 @@ macro_rules! float_kernel {
     };
 }
 
-pub(crate) use {float_kernel, k_quant_scalar, with_minima_scalar};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use {k_quant_driver, k_quant_fours, with_minima};
+pub(crate) use {by_quads, by_rows, with_minima};
+pub(crate) use {float_kernel, k_quant_scalar, with_minima_scalar};

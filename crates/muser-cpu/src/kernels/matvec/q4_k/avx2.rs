@@ -10,8 +10,6 @@ use std::arch::x86_64::*;
 
 with_minima!(avx2, "avx2,fma,f16c");
 
-crate::kernels::matvec::k_quant_fours!("avx2,fma,f16c");
-
 /// The 256 codes in natural order.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

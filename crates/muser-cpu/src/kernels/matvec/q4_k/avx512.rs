@@ -17,10 +17,6 @@ with_minima!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
 );
 
-crate::kernels::matvec::k_quant_fours!(
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
-);
-
 /// The 256 codes in natural order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]

@@ -24,30 +24,3 @@ fn unpack(bytes: &[u8; BYTES]) -> Unpacked {
         dmin: f16::to_f32(b.dmin),
     }
 }
-
-/// The same by the pinned lane's interleaved route of four columns: a link every
-/// 64 codes.
-pub(crate) fn matvec_fours(
-    w: &[u8],
-    x: &[Block],
-    blocks: usize,
-    columns: usize,
-    tile: &mut Tile<'_>,
-) {
-    let row_bytes = blocks * BYTES;
-    for r in 0..tile.rows() {
-        let row = w[r * row_bytes..][..row_bytes].as_chunks::<BYTES>().0;
-        let row: Vec<Unpacked> = row.iter().map(unpack).collect();
-        for c in 0..columns {
-            let (mut acc, mut accm) = (0.0f32, 0.0f32);
-            for (block, x) in row.iter().zip(&x[c * blocks..]) {
-                for g in 0..4 {
-                    let (sum, min) = block.dot_of(x, 2 * g..2 * g + 2);
-                    acc = (sum as f32).mul_add(block.d * x.d, acc);
-                    accm = (min as f32).mul_add(block.dmin * x.d, accm);
-                }
-            }
-            tile.set(c, r, &[acc - accm]);
-        }
-    }
-}

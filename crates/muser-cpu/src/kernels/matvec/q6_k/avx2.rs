@@ -5,53 +5,41 @@
 //! `vpmaddwd` with the scales of two sub-blocks, 8 adds; the 32 that each code
 //! is too large is taken off with one `vpmaddwd` of scales and sums.
 
-use crate::kernels::matmul::Unpacked;
-use crate::kernels::matvec::{ROWS, k_quant_driver};
+use crate::kernels::matvec::{AHEAD, SIDE, by_rows};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
-use crate::simd::avx2::{
-    self as v, chain4, factors4, load_sums16, load128, prefetch, tiled4, to_arrays,
-    unpack_signed_header, zero4,
-};
+use crate::simd::avx2::{self as v, factors4, load_sums16, load128, prefetch};
 use muser_quant::q6_k::BYTES;
 use std::arch::x86_64::*;
 
-k_quant_driver!("avx2,fma,f16c");
+by_rows!("avx2,fma,f16c");
 
-/// Four rows with N columns.
+/// One row with a column.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quad<const N: usize, const LINK: u8>(
-    rows: [&[[u8; BYTES]]; ROWS],
-    x: [&[Block]; N],
-    ahead: &[u8],
-) -> [[f32; ROWS]; N] {
-    let blocks = rows[0].len();
-    let mut acc = [zero4(); N];
-    for b in 0..blocks {
-        prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
-        let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
-        let mut sums = [[_mm256_setzero_si256(); ROWS]; N];
-        for r in 0..ROWS {
-            let codes = codes(w[r]);
-            let scales = _mm256_cvtepi8_epi16(load128(w[r], 192));
-            for n in 0..N {
-                let x = &x[n][b];
-                let bias = _mm256_madd_epi16(scales, load_sums16(&x.sums16));
-                let dot = dot_scaled(&codes, scales, &x.q);
-                sums[n][r] = _mm256_sub_epi32(dot, _mm256_slli_epi32::<5>(bias));
-            }
+fn row(w: &[u8], x: &[Block]) -> f32 {
+    let w = &w.as_chunks::<BYTES>().0[..x.len()];
+    let mut chains = v::zero4();
+    for (w, x) in w.chunks(SIDE).zip(x.chunks(SIDE)) {
+        prefetch(w.as_flattened(), AHEAD, SIDE * BYTES);
+        let mut sums = [_mm256_setzero_si256(); SIDE];
+        for (i, (w, x)) in w.iter().zip(x).enumerate() {
+            let scales = _mm256_cvtepi8_epi16(load128(w, 192));
+            let bias = _mm256_madd_epi16(scales, load_sums16(&x.sums16));
+            let dot = dot_scaled(&codes(w), scales, &x.q);
+            sums[i] = _mm256_sub_epi32(dot, _mm256_slli_epi32::<5>(bias));
         }
-        let d = factors4([&w[0][..], &w[1][..], &w[2][..], &w[3][..]], 208);
-        for n in 0..N {
-            let (sum, y) = (v::sum4(sums[n]), x[n][b].d);
-            acc[n] = match LINK {
-                link::TILED => tiled4(sum, d, y, acc[n]),
-                _ => chain4(sum, d, y, acc[n]),
-            };
-        }
+        let none = (_mm_setzero_si128(), v::zero4());
+        let (sums, factors) = (v::sum4(sums), factors4(v::four(w), 208));
+        chains = v::links(
+            (sums, none.0),
+            (factors, none.1),
+            v::scales_of(x),
+            x.len(),
+            chains,
+        );
     }
-    to_arrays(acc)
+    v::first(chains)
 }
 
 /// Σ scale · code · activation in 8 lanes.
@@ -100,12 +88,4 @@ pub(crate) fn codes(w: &[u8; BYTES]) -> [__m256i; 8] {
         }
     }
     out
-}
-
-/// Unpacks a superblock for the matrix-matrix rung: codes `0..=63`.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
-    v::store_unpacked(codes(w), to);
-    unpack_signed_header(w, to);
 }

@@ -6,59 +6,37 @@
 //! 2 `vpdpwssd` with the signed scales; the 32 that each code is too large is
 //! taken off with one `vpmaddwd` of scales and sums.
 
-use crate::kernels::matmul::Unpacked;
-use crate::kernels::matvec::{ROWS, k_quant_driver};
+use crate::kernels::matvec::{SIDE, by_quads};
 use crate::kernels::quantize::Block;
 use crate::rows::Tile;
-use crate::simd::avx2::{
-    chain4, factors4, load_sums16, load128, prefetch, tiled4, to_arrays, unpack_signed_header,
-    zero4,
-};
+use crate::simd::avx2::{chain4, factors4, load_sums16, load128, prefetch, to_array4, zero4};
 use crate::simd::avx512 as v;
 use muser_quant::q6_k::BYTES;
 use std::arch::x86_64::*;
 
-k_quant_driver!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+by_quads!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 
-/// Four rows with N columns.
+/// Four rows with a column.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn quad<const N: usize, const LINK: u8>(
-    rows: [&[[u8; BYTES]]; ROWS],
-    x: [&[Block]; N],
-    ahead: &[u8],
-) -> [[f32; ROWS]; N] {
+fn quad(rows: [&[[u8; BYTES]]; SIDE], x: &[Block], ahead: &[u8]) -> [f32; SIDE] {
     let blocks = rows[0].len();
-    let mut acc = [zero4(); N];
-    for b in 0..blocks {
-        prefetch(ahead, (blocks + b) * ROWS * BYTES, ROWS * BYTES);
-        let w: [&[u8; BYTES]; ROWS] = std::array::from_fn(|r| &rows[r][b]);
+    let mut acc = zero4();
+    for (b, x) in x.iter().enumerate().take(blocks) {
+        prefetch(ahead, (blocks + b) * SIDE * BYTES, SIDE * BYTES);
+        let w: [&[u8; BYTES]; SIDE] = std::array::from_fn(|r| &rows[r][b]);
         let d = factors4([w[0], w[1], w[2], w[3]], 208);
-        // 16 registers of codes and 8 of scales serve all columns.
-        let codes = [codes(w[0]), codes(w[1]), codes(w[2]), codes(w[3])];
-        let mut scales = [_mm256_setzero_si256(); ROWS];
-        let mut for_packs = [[_mm512_setzero_si512(); 2]; ROWS];
-        for r in 0..ROWS {
-            scales[r] = _mm256_cvtepi8_epi16(load128(w[r], 192));
-            for_packs[r] = scales_for_packs(scales[r]);
+        let mut sums = [_mm512_setzero_si512(); SIDE];
+        for r in 0..SIDE {
+            let scales = _mm256_cvtepi8_epi16(load128(w[r], 192));
+            let dot = v::dot_scaled(codes(w[r]), scales_for_packs(scales), &x.q);
+            let bias = _mm256_madd_epi16(scales, load_sums16(&x.sums16));
+            let bias = _mm512_zextsi256_si512(_mm256_slli_epi32::<5>(bias));
+            sums[r] = _mm512_sub_epi32(dot, bias);
         }
-        for n in 0..N {
-            let x = &x[n][b];
-            let mut sums = [_mm512_setzero_si512(); ROWS];
-            for r in 0..ROWS {
-                let dot = v::dot_scaled(codes[r], for_packs[r], &x.q);
-                let bias = _mm256_madd_epi16(scales[r], load_sums16(&x.sums16));
-                let bias = _mm512_zextsi256_si512(_mm256_slli_epi32::<5>(bias));
-                sums[r] = _mm512_sub_epi32(dot, bias);
-            }
-            let (sum, y) = (v::sum4(sums), x.d);
-            acc[n] = match LINK {
-                link::TILED => tiled4(sum, d, y, acc[n]),
-                _ => chain4(sum, d, y, acc[n]),
-            };
-        }
+        acc = chain4(v::sum4(sums), d, x.d, acc);
     }
-    to_arrays(acc)
+    to_array4(acc)
 }
 
 /// The 256 codes, `0..=63`, in natural order.
@@ -99,12 +77,4 @@ fn scales_for_packs(scales: __m256i) -> [__m512i; 2] {
         _mm512_permutexvar_epi16(first, scales),
         _mm512_permutexvar_epi16(second, scales),
     ]
-}
-
-/// Unpacks a superblock for the matrix-matrix rung: codes `0..=63`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut Unpacked) {
-    v::store_unpacked(codes(w), to);
-    unpack_signed_header(w, to);
 }

@@ -53,8 +53,8 @@ fn result(acc: f32, _: f32) -> f32 {
 
 crate::kernels::matvec::k_quant_scalar!();
 
-/// Unpacks a superblock for the matrix-matrix rung: codes `0..=63`.
-pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut crate::kernels::matmul::Unpacked) {
+/// Unpacks a superblock for the other portable kernels: codes `0..=63`.
+pub(crate) fn unpack_to(w: &[u8; BYTES], to: &mut crate::unpacked::Unpacked) {
     let u = unpack(w);
     for (to, code) in to.codes.as_flattened_mut().iter_mut().zip(u.codes) {
         *to = (code + 32).cast_unsigned();

@@ -1,4 +1,4 @@
-//! Q6_K rows with panels of Q8_K activations.
+//! Q6_K rows with Q8_K activations, a lane a row.
 //!
 //! Bounds: a sub-block of 16 products is below 2^17, its product with a
 //! scale below 2^24; a superblock's sum below 2^28.
@@ -10,7 +10,12 @@ pub(crate) mod avx512;
 pub(crate) mod scalar;
 
 pub(crate) use muser_quant::q6_k::BYTES;
-/// Sub-blocks with a scale of their own.
-pub(crate) const SUB_BLOCKS: usize = 16;
-/// Whether the codes are 32 too large and the scales signed, without minima.
-pub(crate) const SIGNED: bool = true;
+
+/// The format.
+pub(crate) struct This;
+
+impl super::Format for This {
+    const SUB_BLOCKS: usize = 16;
+    const SIGNED: bool = true;
+    const TOGETHER: usize = 2;
+}

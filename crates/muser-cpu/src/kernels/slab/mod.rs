@@ -1,0 +1,226 @@
+//! The slab family: rows of one packed K-quant matrix with any number of
+//! vectors, a vector lane a row.
+//!
+//! Contract: [`muser_ops::project`] and, in the pinned lane, the routes of
+//! [`muser_ops::pinned::project`] whose sums are whole. One folder a weight
+//! format, one file a level:
+//!
+//! ```text
+//! for the rows of the tile, L (16, or 8 at avx2) at a time:
+//!   for superblock b, ascending:
+//!     transpose and unpack 256 codes of L rows to a slab     once for all columns
+//!     for the columns in blocks of N:                        the slab stays in L1
+//!       for sub-block j:
+//!         a = Σ_k slab.codes[k] · x[4 k .. 4 k + 4]          four products a lane
+//!         S += slab.scales[j] · a
+//!       M = Σ_pairs slab.pairs[t] · (sum_2t, sum_2t+1)
+//!       acc = fma(f32(S), d · y, acc); accm likewise
+//! ```
+//!
+//! No sum is ever taken across lanes, four activations are broadcast from where
+//! the quantiser left them, and the float chains of L rows are one vector. What
+//! it costs is the transposition, 10 to 14 shuffles a superblock and row, which
+//! is shared by all columns.
+//!
+//! L rows are L streams too short for the hardware's prefetchers, so each step
+//! asks for the same span of the next L rows: the weights of a tile, and of the
+//! tile after it, are one linear stream. The last rows of a tile that is not a
+//! multiple of L are computed with their last row repeated, and only what exists
+//! is written.
+//!
+//! Traffic: every weight byte once; 320 bytes an input superblock, from L1 or,
+//! in wide batches, from L2 once for every L rows; 4.9 KB of slab in L1.
+
+pub(crate) mod q4_k;
+pub(crate) mod q5_k;
+pub(crate) mod q6_k;
+
+/// From this many columns on, a level with registers for it computes two slabs
+/// side by side: each broadcast of activations then serves both, which pays
+/// where the columns' blocks come from L2. (1.02 to 1.17 times at 256 columns,
+/// nothing at 16.)
+pub(crate) const WIDE: usize = 32;
+
+/// One superblock of `L` rows: a lane of a line is a row.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Slab<const L: usize> {
+    /// The codes, four to a word; line k holds codes 4 k .. 4 k + 4.
+    pub(crate) codes: [[[u8; 4]; L]; 64],
+    /// The scales, a line a sub-block (8, or 16 for Q6_K), in the form that the
+    /// level multiplies by.
+    pub(crate) scales: [[i32; L]; 16],
+    /// What meets the sums, in pairs: minima (4 lines), or the scales of Q6_K (8
+    /// lines).
+    pub(crate) pairs: [[[i16; 2]; L]; 8],
+    /// Factor of the scales.
+    pub(crate) d: [f32; L],
+    /// Factor of the minima.
+    pub(crate) dmin: [f32; L],
+}
+
+impl<const L: usize> Slab<L> {
+    /// Before anything is unpacked.
+    pub(crate) const ZERO: Self = Self {
+        codes: [[[0; 4]; L]; 64],
+        scales: [[0; L]; 16],
+        pairs: [[[0; 2]; L]; 8],
+        d: [0.0; L],
+        dmin: [0.0; L],
+    };
+}
+
+/// The two float chains of `L` rows with one column.
+pub(crate) type Chains<const L: usize> = [[f32; L]; 2];
+
+/// How the integers of a superblock enter the float chains of an output. The
+/// kernels have it as a constant.
+pub(crate) mod link {
+    /// The strict lane's: one link of both chains.
+    pub(crate) const STRICT: u8 = 0;
+    /// [`InterleavedFour`](muser_ops::pinned::project::Route::InterleavedFour):
+    /// four links of both chains, of 64 codes each.
+    pub(crate) const FOURS: u8 = 1;
+    /// [`Tiled`](muser_ops::pinned::project::Route::Tiled): one chain, whose
+    /// link joins codes and minima first.
+    pub(crate) const TILED: u8 = 2;
+}
+
+/// What the steps of a level must know of a format.
+pub(crate) trait Format {
+    /// Sub-blocks with a scale of their own.
+    const SUB_BLOCKS: usize;
+    /// Whether the codes are 32 too large and the scales signed, without minima.
+    const SIGNED: bool;
+    /// Words of codes whose products fit in i16 together, in pairs: 2 · 15 · 127
+    /// = 3,810 (8 fit), 2 · 31 · 127 = 7,874 (4), 2 · 63 · 127 = 16,002 (2).
+    const TOGETHER: usize;
+}
+
+/// The driver of a level's file: needs `build(&[&[u8; BYTES]; LANES], &mut
+/// Slab)` in scope, and `step`, `LANES` and `COLUMNS` of the level. Defines one
+/// kernel for each `name = LINK`.
+macro_rules! driver {
+    ($level:ident $(, $features:literal)?; $($name:ident = $link:ident),*) => {
+        use super::{BYTES, This};
+        use crate::kernels::quantize::Block;
+        use crate::kernels::slab::{Chains, Format as _, Slab, WIDE, link};
+        use crate::rows::Tile;
+        use crate::simd::$level::slab as v;
+        use std::array::from_fn;
+
+        $crate::kernels::slab::entries!($($features)?; $($name = $link,)*);
+
+        /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+        $(#[target_feature(enable = $features)])?
+        fn by<const LINK: u8>(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
+            let mut r = 0;
+            while r < tile.rows() {
+                r += if tile.rows() - r > v::LANES && columns >= WIDE {
+                    slabs::<{ v::SLABS }, LINK>(w, x, blocks, columns, r, tile)
+                } else {
+                    slabs::<1, LINK>(w, x, blocks, columns, r, tile)
+                };
+            }
+        }
+
+        /// The rows of S slabs from `first` on; gives their number.
+        $(#[target_feature(enable = $features)])?
+        fn slabs<const S: usize, const LINK: u8>(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            first: usize,
+            tile: &mut Tile<'_>,
+        ) -> usize {
+            let (row_bytes, bytes) = (blocks * BYTES, S * v::LANES * BYTES);
+            let rows: [[&[[u8; BYTES]]; v::LANES]; S] = from_fn(|s| {
+                from_fn(|i| {
+                    let row = (first + s * v::LANES + i).min(tile.rows() - 1);
+                    w[row * row_bytes..][..row_bytes].as_chunks().0
+                })
+            });
+            let ahead = &w[first * row_bytes..];
+            let mut chains = vec![[[[0.0f32; v::LANES]; 2]; S]; columns];
+            let mut slabs = [Slab::ZERO; S];
+            for b in 0..blocks {
+                v::prefetch(ahead, (blocks + b) * bytes, bytes);
+                for (rows, slab) in rows.iter().zip(&mut slabs) {
+                    let rows: [&[u8; BYTES]; v::LANES] = from_fn(|i| &rows[i][b]);
+                    build(&rows, slab);
+                }
+                let mut c = 0;
+                while c < columns {
+                    let (x, chains) = (&x[c * blocks + b..], &mut chains[c..]);
+                    let n = (columns - c).min(v::COLUMNS / S);
+                    c += match n {
+                        1 => step_of::<S, 1, LINK>(&slabs, x, blocks, chains),
+                        2 | 3 => step_of::<S, 2, LINK>(&slabs, x, blocks, chains),
+                        4..8 => step_of::<S, 4, LINK>(&slabs, x, blocks, chains),
+                        _ => step_of::<S, 8, LINK>(&slabs, x, blocks, chains),
+                    };
+                }
+            }
+            for (c, chains) in chains.iter().enumerate() {
+                for (s, [acc, accm]) in chains.iter().enumerate() {
+                    let mut values = *acc;
+                    if !This::SIGNED && LINK != link::TILED {
+                        for (value, m) in values.iter_mut().zip(accm) {
+                            *value -= m;
+                        }
+                    }
+                    let row = first + s * v::LANES;
+                    if row < tile.rows() {
+                        tile.set(c, row, &values);
+                    }
+                }
+            }
+            S * v::LANES
+        }
+
+        /// One superblock of the first N columns of `x`, which lie `blocks`
+        /// apart; gives N.
+        #[inline]
+        $(#[target_feature(enable = $features)])?
+        fn step_of<const S: usize, const N: usize, const LINK: u8>(
+            slabs: &[Slab<{ v::LANES }>; S],
+            x: &[Block],
+            blocks: usize,
+            chains: &mut [[Chains<{ v::LANES }>; S]],
+        ) -> usize {
+            let x: [&Block; N] = from_fn(|n| &x[n * blocks]);
+            let chains = chains.first_chunk_mut().expect("N columns are left");
+            v::step::<This, S, N, LINK>(slabs, x, chains);
+            N
+        }
+    };
+}
+
+/// The kernels of a [`driver`], one a link rule.
+macro_rules! entries {
+    ($($features:literal)?;) => {};
+    ($($features:literal)?; $name:ident = $link:ident, $($rest:tt)*) => {
+        /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn $name(
+            w: &[u8],
+            x: &[Block],
+            blocks: usize,
+            columns: usize,
+            tile: &mut Tile<'_>,
+        ) {
+            by::<{ link::$link }>(w, x, blocks, columns, tile);
+        }
+
+        $crate::kernels::slab::entries!($($features)?; $($rest)*);
+    };
+}
+
+pub(crate) use {driver, entries};

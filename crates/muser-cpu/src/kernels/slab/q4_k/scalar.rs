@@ -1,0 +1,11 @@
+//! Q4_K slabs, portable: the lanes are loops that the compiler vectorises as far
+//! as the target allows.
+
+use crate::kernels::matvec::q4_k::scalar::unpack_to;
+
+crate::kernels::slab::driver!(scalar; slab = STRICT, slab_tiled = TILED, slab_fours = FOURS);
+
+/// A superblock of each row, unpacked and then turned.
+fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+    v::turn(rows, unpack_to, to);
+}

@@ -1,0 +1,11 @@
+//! Q6_K slabs, portable: the lanes are loops that the compiler vectorises as far
+//! as the target allows.
+
+use crate::kernels::matvec::q6_k::scalar::unpack_to;
+
+crate::kernels::slab::driver!(scalar; slab = STRICT, slab_tiled = TILED);
+
+/// A superblock of each row, unpacked and then turned.
+fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+    v::turn(rows, unpack_to, to);
+}

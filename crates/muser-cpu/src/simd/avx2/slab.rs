@@ -1,0 +1,248 @@
+//! Slabs of eight rows: the transpositions and the product.
+
+use crate::kernels::quantize::Block;
+use crate::kernels::slab::{Chains, Format, Slab, link};
+use crate::simd::avx2::{fma, load, load128, mul, splat, store};
+use std::arch::x86_64::*;
+
+pub(crate) use crate::simd::avx2::prefetch;
+
+/// Rows of a slab.
+pub(crate) const LANES: usize = 8;
+/// Slabs side by side in a wide batch.
+pub(crate) const SLABS: usize = 1;
+/// Columns that meet a slab together: 4 sums of pairs, 4 scaled sums, a line, a
+/// product, of 16 registers.
+pub(crate) const COLUMNS: usize = 4;
+
+/// 32 bits of each row, out.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn store_line<T>(to: &mut [T; LANES], v: __m256i) {
+    const { assert!(size_of::<T>() == 4) };
+    // SAFETY: eight values of four bytes, of types without invalid values.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
+}
+/// 32 bits of each row.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn line<T>(line: &[T; LANES]) -> __m256i {
+    const { assert!(size_of::<T>() == 4) };
+    // SAFETY: eight values of four bytes.
+    unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
+}
+/// Four activations in every lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn quad(x: &Block, k: usize) -> __m256i {
+    let q = x.q[4 * k..][..4].as_ptr();
+    // SAFETY: the slice expression has checked four bytes; the read is unaligned.
+    _mm256_set1_epi32(unsafe { q.cast::<i32>().read_unaligned() })
+}
+/// Two sums in every lane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn sum_pair(sums: &[i16], t: usize) -> __m256i {
+    let sums = sums[2 * t..][..2].as_ptr();
+    // SAFETY: the slice expression has checked two sums; the read is unaligned.
+    _mm256_set1_epi32(unsafe { sums.cast::<i32>().read_unaligned() })
+}
+
+/// The four dwords from byte `at` on of each row, as four lines.
+///
+/// Rows r and r + 4 share a vector, so that lines come out in the order of the
+/// rows: two shuffles and an insertion a line.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn turn4<const B: usize>(rows: &[&[u8; B]; LANES], at: usize) -> [__m256i; 4] {
+    let mut v = [_mm256_setzero_si256(); 4];
+    for r in 0..4 {
+        let low = _mm256_castsi128_si256(load128(rows[r], at));
+        v[r] = _mm256_inserti128_si256::<1>(low, load128(rows[4 + r], at));
+    }
+    let a = _mm256_unpacklo_epi32(v[0], v[1]);
+    let b = _mm256_unpackhi_epi32(v[0], v[1]);
+    let c = _mm256_unpacklo_epi32(v[2], v[3]);
+    let d = _mm256_unpackhi_epi32(v[2], v[3]);
+    [
+        _mm256_unpacklo_epi64(a, c),
+        _mm256_unpackhi_epi64(a, c),
+        _mm256_unpacklo_epi64(b, d),
+        _mm256_unpackhi_epi64(b, d),
+    ]
+}
+/// The f16 values in the low halves of a line.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn low_halves(line: __m256i) -> __m256 {
+    let halves = pick(line, [0, 1, 0x80, 0x80]);
+    let words = _mm256_packus_epi32(halves, halves);
+    let words = _mm256_permute4x64_epi64::<0b00_00_10_00>(words);
+    _mm256_cvtph_ps(_mm256_castsi256_si128(words))
+}
+/// Bytes of each dword, by four indices of it; 0x80 is zero.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
+    // Index i of dword e is 4 e + i, in each 128-bit lane.
+    let first = u32::from_le_bytes(bytes);
+    let step = bytes.map(|b| if b < 4 { 4 } else { 0 });
+    let step = u32::from_le_bytes(step);
+    let at = |e: u32| (first + e * step).cast_signed();
+    let index = _mm256_broadcastsi128_si256(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
+    _mm256_shuffle_epi8(line, index)
+}
+/// Factors, scales (twice in a word) and minima of Q4_K or Q5_K blocks.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn header_with_minima<const B: usize>(rows: &[&[u8; B]; LANES], to: &mut Slab<LANES>) {
+    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    let [factors, s, m, low] = turn4(rows, 0);
+    store(&mut to.d, 0, low_halves(factors));
+    store(
+        &mut to.dmin,
+        0,
+        low_halves(_mm256_srli_epi32::<16>(factors)),
+    );
+    let (six, four) = (_mm256_set1_epi8(0x3f), _mm256_set1_epi8(0x0f));
+    let two = _mm256_set1_epi8(0x30);
+    let of_pairs = |nibbles, bits| {
+        let high = _mm256_and_si256(_mm256_srli_epi32::<2>(bits), two);
+        _mm256_or_si256(_mm256_and_si256(nibbles, four), high)
+    };
+    let scales = [_mm256_and_si256(s, six), of_pairs(low, s)];
+    let mins = [
+        _mm256_and_si256(m, six),
+        of_pairs(_mm256_srli_epi32::<4>(low), m),
+    ];
+    for h in 0..2 {
+        for j in 0..4 {
+            let scale = pick(scales[h], [j as u8, 0x80, j as u8, 0x80]);
+            store_line(&mut to.scales[4 * h + j], scale);
+        }
+        store_line(&mut to.pairs[2 * h], pick(mins[h], [0, 0x80, 1, 0x80]));
+        store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
+    }
+}
+/// Factors and scales (twice in a word) of Q6_K blocks.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn signed_header<const B: usize>(rows: &[&[u8; B]; LANES], to: &mut Slab<LANES>) {
+    // The last dword of these is two scales and the factor.
+    let factors = turn4(rows, B - 16)[3];
+    store(&mut to.d, 0, low_halves(_mm256_srli_epi32::<16>(factors)));
+    for (i, scales) in turn4(rows, B - 18).into_iter().enumerate() {
+        for j in 0..4 {
+            let scale = pick(scales, [0x80, j as u8, 0x80, j as u8]);
+            store_line(&mut to.scales[4 * i + j], _mm256_srai_epi16::<8>(scale));
+        }
+        for (t, [a, b]) in [[0, 1], [2, 3]].into_iter().enumerate() {
+            let pair = pick(scales, [0x80, a, 0x80, b]);
+            store_line(&mut to.pairs[2 * i + t], _mm256_srai_epi16::<8>(pair));
+        }
+    }
+}
+
+/// One superblock of `S` slabs with `N` columns, added to their chains.
+///
+/// Without VNNI a quad of products is `vpmaddubsw` (two pairs in i16) and the
+/// widening is put off: pairs are added in i16 as long as they fit, and the
+/// `vpmaddwd` that widens them also multiplies by the scale.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
+    slabs: &[Slab<LANES>; S],
+    x: [&Block; N],
+    chains: &mut [[Chains<LANES>; S]; N],
+) {
+    // Parts of a superblock with a link of their own.
+    let parts = if LINK == link::FOURS { 4 } else { 1 };
+    for part in 0..parts {
+        let sums = scaled_sums::<F, S, N>(slabs, x, part, parts);
+        for s in 0..S {
+            let mins = minima::<F, N>(&slabs[s], x, part, parts);
+            let (d, dmin) = (load(&slabs[s].d, 0), load(&slabs[s].dmin, 0));
+            for n in 0..N {
+                let ([acc, accm], y) = (&mut chains[n][s], splat(x[n].d));
+                let sum = match F::SIGNED {
+                    true => _mm256_sub_epi32(sums[s][n], _mm256_slli_epi32::<5>(mins[n])),
+                    false => sums[s][n],
+                };
+                let (sum, min) = (_mm256_cvtepi32_ps(sum), _mm256_cvtepi32_ps(mins[n]));
+                if LINK == link::TILED {
+                    let mut value = mul(sum, d);
+                    if !F::SIGNED {
+                        value = _mm256_fnmadd_ps(dmin, min, value);
+                    }
+                    let next = fma(value, y, load(acc, 0));
+                    store(acc, 0, next);
+                    continue;
+                }
+                let next = fma(sum, mul(d, y), load(acc, 0));
+                store(acc, 0, next);
+                if !F::SIGNED {
+                    let next = fma(min, mul(dmin, y), load(accm, 0));
+                    store(accm, 0, next);
+                }
+            }
+        }
+    }
+}
+/// Σ_j s_j · a_j of each column over one of the `parts` of a superblock.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn scaled_sums<F: Format, const S: usize, const N: usize>(
+    slabs: &[Slab<LANES>; S],
+    x: [&Block; N],
+    part: usize,
+    parts: usize,
+) -> [[__m256i; N]; S] {
+    let mut sums = [[_mm256_setzero_si256(); N]; S];
+    for first in (part * 64 / parts..(part + 1) * 64 / parts).step_by(F::TOGETHER) {
+        let mut pairs = [[_mm256_setzero_si256(); N]; S];
+        for k in first..first + F::TOGETHER {
+            let mut w = [_mm256_setzero_si256(); S];
+            for s in 0..S {
+                w[s] = line(&slabs[s].codes[k]);
+            }
+            for n in 0..N {
+                let q = quad(x[n], k);
+                for s in 0..S {
+                    let products = _mm256_maddubs_epi16(w[s], q);
+                    pairs[s][n] = _mm256_add_epi16(pairs[s][n], products);
+                }
+            }
+        }
+        for s in 0..S {
+            let scale = line(&slabs[s].scales[first * F::SUB_BLOCKS / 64]);
+            for n in 0..N {
+                let scaled = _mm256_madd_epi16(pairs[s][n], scale);
+                sums[s][n] = _mm256_add_epi32(sums[s][n], scaled);
+            }
+        }
+    }
+    sums
+}
+/// What the sums of the activations meet, in each column.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn minima<F: Format, const N: usize>(
+    slab: &Slab<LANES>,
+    x: [&Block; N],
+    part: usize,
+    parts: usize,
+) -> [__m256i; N] {
+    let each = if F::SIGNED { 8 } else { 4 } / parts;
+    let mut mins = [_mm256_setzero_si256(); N];
+    for t in part * each..(part + 1) * each {
+        let pair = line(&slab.pairs[t]);
+        for n in 0..N {
+            let sums = match F::SIGNED {
+                true => sum_pair(&x[n].sums16, t),
+                false => sum_pair(&x[n].sums32, t),
+            };
+            mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(pair, sums));
+        }
+    }
+    mins
+}

@@ -1,0 +1,123 @@
+//! Slabs of eight rows, portable.
+
+use crate::kernels::quantize::Block;
+use crate::kernels::slab::{Chains, Format, Slab, link};
+use crate::unpacked::Unpacked;
+
+pub(crate) use crate::simd::scalar::prefetch;
+
+/// Rows of a slab.
+pub(crate) const LANES: usize = 8;
+/// Slabs side by side in a wide batch.
+pub(crate) const SLABS: usize = 1;
+
+/// Columns that meet a slab together.
+pub(crate) const COLUMNS: usize = 4;
+
+/// A superblock of each row, unpacked and turned.
+pub(crate) fn turn<const B: usize>(
+    rows: &[&[u8; B]; LANES],
+    unpack: impl Fn(&[u8; B], &mut Unpacked),
+    to: &mut Slab<LANES>,
+) {
+    let mut row = Unpacked::ZERO;
+    for (r, bytes) in rows.iter().enumerate() {
+        unpack(bytes, &mut row);
+        for (line, &codes) in to.codes.iter_mut().zip(&row.codes) {
+            line[r] = codes;
+        }
+        for (line, &scale) in to.scales.iter_mut().zip(&row.scales) {
+            line[r] = scale;
+        }
+        for (line, &pair) in to.pairs.iter_mut().zip(&row.pairs) {
+            line[r] = pair;
+        }
+        (to.d[r], to.dmin[r]) = (row.d, row.dmin);
+    }
+}
+
+/// One superblock of `S` slabs with `N` columns, added to their chains.
+pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
+    slabs: &[Slab<LANES>; S],
+    x: [&Block; N],
+    chains: &mut [[Chains<LANES>; S]; N],
+) {
+    for (x, chains) in x.into_iter().zip(chains) {
+        for (slab, chains) in slabs.iter().zip(chains) {
+            step_one::<F, LINK>(slab, x, chains);
+        }
+    }
+}
+
+/// One superblock of a slab with one column.
+fn step_one<F: Format, const LINK: u8>(
+    slab: &Slab<LANES>,
+    x: &Block,
+    [acc, accm]: &mut Chains<LANES>,
+) {
+    // Parts of a superblock with a link of their own.
+    let parts = if LINK == link::FOURS { 4 } else { 1 };
+    for part in 0..parts {
+        let sums = scaled_sums::<F>(slab, x, part, parts);
+        let mins = minima::<F>(slab, x, part, parts);
+        for r in 0..LANES {
+            let (sum, min) = match F::SIGNED {
+                true => (sums[r] - (mins[r] << 5), 0.0),
+                false => (sums[r], mins[r] as f32),
+            };
+            let (sum, d, dmin) = (sum as f32, slab.d[r], slab.dmin[r]);
+            if LINK == link::TILED {
+                let mut value = sum * d;
+                if !F::SIGNED {
+                    value = (-dmin).mul_add(min, value);
+                }
+                acc[r] = value.mul_add(x.d, acc[r]);
+                continue;
+            }
+            acc[r] = sum.mul_add(d * x.d, acc[r]);
+            if !F::SIGNED {
+                accm[r] = min.mul_add(dmin * x.d, accm[r]);
+            }
+        }
+    }
+}
+
+/// Σ_j s_j · a_j over one of the `parts` of a superblock.
+fn scaled_sums<F: Format>(
+    slab: &Slab<LANES>,
+    x: &Block,
+    part: usize,
+    parts: usize,
+) -> [i32; LANES] {
+    let (words, each) = (64 / F::SUB_BLOCKS, F::SUB_BLOCKS / parts);
+    let mut sums = [0; LANES];
+    for j in part * each..(part + 1) * each {
+        let mut products = [0; LANES];
+        for k in j * words..(j + 1) * words {
+            let q = &x.q[4 * k..][..4];
+            for (product, codes) in products.iter_mut().zip(&slab.codes[k]) {
+                for (&code, &q) in codes.iter().zip(q) {
+                    *product += i32::from(code) * i32::from(q);
+                }
+            }
+        }
+        for r in 0..LANES {
+            sums[r] += products[r] * slab.scales[j][r];
+        }
+    }
+    sums
+}
+
+/// What the sums of the activations meet.
+fn minima<F: Format>(slab: &Slab<LANES>, x: &Block, part: usize, parts: usize) -> [i32; LANES] {
+    let sums: &[i16] = if F::SIGNED { &x.sums16 } else { &x.sums32 };
+    let each = if F::SIGNED { 8 } else { 4 } / parts;
+    let mut mins = [0; LANES];
+    for t in part * each..(part + 1) * each {
+        let (a, b) = (i32::from(sums[2 * t]), i32::from(sums[2 * t + 1]));
+        for (min, pair) in mins.iter_mut().zip(&slab.pairs[t]) {
+            *min += i32::from(pair[0]) * a + i32::from(pair[1]) * b;
+        }
+    }
+    mins
+}
