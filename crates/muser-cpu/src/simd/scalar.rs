@@ -110,7 +110,4 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     muser_ops::pinned::dot::fold(&x[at..at + L], L)
 }
 
-/// Nothing to do: portable code leaves the cache to the hardware.
-pub(crate) fn prefetch(_: &[u8], _: usize, _: usize) {}
-
 super::math::functions!();

@@ -22,9 +22,10 @@
 //! it costs is the transposition, 10 to 14 shuffles a superblock and row, which
 //! is shared by all columns.
 //!
-//! L rows are L streams too short for the hardware's prefetchers, so each step
-//! asks for the same span of the next L rows: the weights of a tile, and of the
-//! tile after it, are one linear stream. The last rows of a tile that is not a
+//! L rows are L streams too short for the hardware's prefetchers, so each
+//! unpacking asks for the same span of the next L rows, a line here and a line
+//! there (all at once cost a third of the speed): the weights of a tile, and of
+//! the tile after it, are one linear stream. The last rows of a tile that is not a
 //! multiple of L are computed with their last row repeated, and only what exists
 //! is written.
 //!
@@ -70,6 +71,18 @@ impl<const L: usize> Slab<L> {
     };
 }
 
+/// What the next slab will read: the bytes that lie `at` bytes after the
+/// beginning of `from`, in it or past its end. It is asked for line by line
+/// between the parts of an unpacking: more lines at once than the cache can wait
+/// for would hold up the core.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead<'a> {
+    /// The tile's rows, from the slab's first on.
+    pub(crate) from: &'a [u8],
+    /// Bytes from there.
+    pub(crate) at: usize,
+}
+
 /// The two float chains of `L` rows with one column.
 pub(crate) type Chains<const L: usize> = [[f32; L]; 2];
 
@@ -97,14 +110,14 @@ pub(crate) trait Format {
     const TOGETHER: usize;
 }
 
-/// The driver of a level's file: needs `build(&[&[u8; BYTES]; LANES], &mut
-/// Slab)` in scope, and `step`, `LANES` and `COLUMNS` of the level. Defines one
+/// The driver of a level's file: needs `build(&[&[u8; BYTES]; LANES], Ahead,
+/// &mut Slab)` in scope, and `step`, `LANES` and `COLUMNS` of the level. Defines one
 /// kernel for each `name = LINK`.
 macro_rules! driver {
     ($level:ident $(, $features:literal)?; $($name:ident = $link:ident),*) => {
         use super::{BYTES, This};
         use crate::kernels::quantize::Block;
-        use crate::kernels::slab::{Chains, Format as _, Slab, WIDE, link};
+        use crate::kernels::slab::{Ahead, Chains, Format as _, Slab, WIDE, link};
         use crate::rows::Tile;
         use crate::simd::$level::slab as v;
         use std::array::from_fn;
@@ -140,21 +153,21 @@ macro_rules! driver {
             first: usize,
             tile: &mut Tile<'_>,
         ) -> usize {
-            let (row_bytes, bytes) = (blocks * BYTES, S * v::LANES * BYTES);
+            let row_bytes = blocks * BYTES;
             let rows: [[&[[u8; BYTES]]; v::LANES]; S] = from_fn(|s| {
                 from_fn(|i| {
                     let row = (first + s * v::LANES + i).min(tile.rows() - 1);
                     w[row * row_bytes..][..row_bytes].as_chunks().0
                 })
             });
-            let ahead = &w[first * row_bytes..];
+            let from = &w[first * row_bytes..];
             let mut chains = vec![[[[0.0f32; v::LANES]; 2]; S]; columns];
             let mut slabs = [Slab::ZERO; S];
             for b in 0..blocks {
-                v::prefetch(ahead, (blocks + b) * bytes, bytes);
-                for (rows, slab) in rows.iter().zip(&mut slabs) {
+                for (s, (rows, slab)) in rows.iter().zip(&mut slabs).enumerate() {
                     let rows: [&[u8; BYTES]; v::LANES] = from_fn(|i| &rows[i][b]);
-                    build(&rows, slab);
+                    let at = ((blocks + b) * S + s) * v::LANES * BYTES;
+                    build(&rows, Ahead { from, at }, slab);
                 }
                 let mut c = 0;
                 while c < columns {

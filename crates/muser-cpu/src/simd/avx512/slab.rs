@@ -1,11 +1,11 @@
 //! Slabs of 16 rows: the transpositions and the product.
 
 use crate::kernels::quantize::Block;
-use crate::kernels::slab::{Chains, Format, Slab, link};
+use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
 use crate::simd::avx512::{fma, load, mul, splat, store};
 use std::arch::x86_64::*;
 
-pub(crate) use crate::simd::avx2::prefetch;
+use crate::simd::avx2::prefetch;
 
 /// Rows of a slab.
 pub(crate) const LANES: usize = 16;
@@ -15,6 +15,12 @@ pub(crate) const SLABS: usize = 2;
 /// products, 8 scaled sums, two lines and a broadcast, of 32 registers.
 pub(crate) const COLUMNS: usize = 8;
 
+/// Asks for `N` of the cache lines ahead, from `line` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
+    prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
+}
 /// 32 bits of each row, out.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]

@@ -4,8 +4,6 @@ use crate::kernels::quantize::Block;
 use crate::kernels::slab::{Chains, Format, Slab, link};
 use crate::unpacked::Unpacked;
 
-pub(crate) use crate::simd::scalar::prefetch;
-
 /// Rows of a slab.
 pub(crate) const LANES: usize = 8;
 /// Slabs side by side in a wide batch.

@@ -12,10 +12,12 @@ crate::kernels::slab::driver!(
 /// A superblock of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     let nibble = _mm256_set1_epi8(15);
     v::header_with_minima(rows, to);
     for part in 0..8 {
+        // Of 18 lines ahead.
+        v::ask::<3>(ahead, 9 * part / 4);
         let packed = v::turn4(rows, 16 + 16 * part);
         let first = part / 2 * 16 + part % 2 * 4;
         for (e, packed) in packed.into_iter().enumerate() {

@@ -5,7 +5,8 @@ use crate::kernels::matvec::q4_k::scalar::unpack_to;
 
 crate::kernels::slab::driver!(scalar; slab = STRICT, slab_tiled = TILED, slab_fours = FOURS);
 
-/// A superblock of each row, unpacked and then turned.
-fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+/// A superblock of each row, unpacked and then turned; the cache is left to the
+/// hardware.
+fn build(rows: &[&[u8; BYTES]; v::LANES], _: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::turn(rows, unpack_to, to);
 }

@@ -8,13 +8,18 @@ crate::kernels::slab::driver!(avx2, "avx2,fma,f16c"; slab = STRICT, slab_tiled =
 /// A superblock of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::header_with_minima(rows, to);
+    // 22 lines ahead.
     for half in 0..2 {
         let fifth = v::turn4(rows, 16 + 16 * half);
+        v::ask::<3>(ahead, 11 * half);
         group::<0>(v::turn4(rows, 48 + 16 * half), fifth, half, to);
+        v::ask::<3>(ahead, 11 * half + 2);
         group::<1>(v::turn4(rows, 80 + 16 * half), fifth, half, to);
+        v::ask::<3>(ahead, 11 * half + 5);
         group::<2>(v::turn4(rows, 112 + 16 * half), fifth, half, to);
+        v::ask::<3>(ahead, 11 * half + 8);
         group::<3>(v::turn4(rows, 144 + 16 * half), fifth, half, to);
     }
 }

@@ -12,23 +12,31 @@ crate::kernels::slab::driver!(
 /// A superblock of each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::header_with_minima(rows, to);
     let fifth = v::turn8(rows, 16);
-    group::<0>(v::turn8(rows, 48), fifth, to);
-    group::<1>(v::turn8(rows, 80), fifth, to);
-    group::<2>(v::turn8(rows, 112), fifth, to);
-    group::<3>(v::turn8(rows, 144), fifth, to);
+    group::<0>(v::turn8(rows, 48), fifth, ahead, to);
+    group::<1>(v::turn8(rows, 80), fifth, ahead, to);
+    group::<2>(v::turn8(rows, 112), fifth, ahead, to);
+    group::<3>(v::turn8(rows, 144), fifth, ahead, to);
 }
 
 /// The 64 codes of group G: bit 2 G of the fifth bits goes with the low nibbles,
 /// bit 2 G + 1 with the high ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn group<const G: usize>(packed: [__m512i; 8], fifth: [__m512i; 8], to: &mut Slab<{ v::LANES }>) {
+fn group<const G: usize>(
+    packed: [__m512i; 8],
+    fifth: [__m512i; 8],
+    ahead: Ahead<'_>,
+    to: &mut Slab<{ v::LANES }>,
+) {
     let nibble = _mm512_set1_epi8(15);
     let bit4 = _mm512_set1_epi8(16);
+    // 11 of 44 lines ahead.
+    v::ask::<3>(ahead, 11 * G);
     for e in 0..8 {
+        v::ask::<1>(ahead, 11 * G + 3 + e);
         // Bits 2 G and 2 G + 1 to bit 4.
         let (even, odd) = match G {
             0 => (

@@ -8,7 +8,7 @@ crate::kernels::slab::driver!(avx2, "avx2,fma,f16c"; slab = STRICT, slab_tiled =
 /// A superblock of each row: codes `0..=63`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::signed_header(rows, to);
     let nibble = _mm256_set1_epi8(15);
     let pair = _mm256_set1_epi8(0x30);
@@ -19,6 +19,8 @@ fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
         let b = v::turn4(rows, 64 * h + 32 + 16 * half);
         let bits = v::turn4(rows, 128 + 32 * h + 16 * half);
         for e in 0..4 {
+            // Of 27 lines ahead.
+            v::ask::<2>(ahead, 7 * part + 7 * e / 4);
             let low = [
                 _mm256_and_si256(a[e], nibble),
                 _mm256_and_si256(b[e], nibble),

@@ -12,14 +12,18 @@ crate::kernels::slab::driver!(
 /// A superblock of each row: codes `0..=63`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::signed_header(rows, to);
     let nibble = _mm512_set1_epi8(15);
     let pair = _mm512_set1_epi8(0x30);
+    // 53 lines ahead.
     for h in 0..2 {
-        let (a, b) = (v::turn8(rows, 64 * h), v::turn8(rows, 64 * h + 32));
+        v::ask::<3>(ahead, 27 * h + 24);
+        let a = v::turn8(rows, 64 * h);
+        let b = v::turn8(rows, 64 * h + 32);
         let bits = v::turn8(rows, 128 + 32 * h);
         for e in 0..8 {
+            v::ask::<3>(ahead, 27 * h + 3 * e);
             let low = [
                 _mm512_and_si512(a[e], nibble),
                 _mm512_and_si512(b[e], nibble),

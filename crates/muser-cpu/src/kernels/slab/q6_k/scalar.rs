@@ -5,7 +5,8 @@ use crate::kernels::matvec::q6_k::scalar::unpack_to;
 
 crate::kernels::slab::driver!(scalar; slab = STRICT, slab_tiled = TILED);
 
-/// A superblock of each row, unpacked and then turned.
-fn build(rows: &[&[u8; BYTES]; v::LANES], to: &mut Slab<{ v::LANES }>) {
+/// A superblock of each row, unpacked and then turned; the cache is left to the
+/// hardware.
+fn build(rows: &[&[u8; BYTES]; v::LANES], _: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::turn(rows, unpack_to, to);
 }
