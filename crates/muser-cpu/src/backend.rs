@@ -140,10 +140,10 @@ impl Cpu {
     }
 
     /// Bytes a second at which this backend's threads read a buffer of `bytes`,
-    /// the best of four passes. Takes several times the last-level cache to
+    /// the best of several passes. Takes several times the last-level cache to
     /// measure memory and not the cache.
     pub fn read_bandwidth(&self, bytes: usize) -> f64 {
-        bandwidth::measure(&mut self.lock().team, bytes)
+        bandwidth::measure(&mut self.lock().team, &self.table, bytes)
     }
 
     /// Int8 operations a second, two a multiply-add, that this backend's

@@ -14,6 +14,7 @@ pub(crate) mod lanes;
 pub(crate) mod matvec;
 pub(crate) mod norm;
 pub(crate) mod quantize;
+pub(crate) mod read;
 pub(crate) mod rope;
 pub(crate) mod slab;
 #[expect(

@@ -191,4 +191,6 @@ table! {
         (x: &mut [f32], scale: f32, cap: Option<f32>);
     /// Multiply-adds of bytes in registers, for the peak; gives their number.
     "int8_peak" int8_peak = int8_peak::int8_peak (rounds: u32) -> u64;
+    /// Bytes read and folded, for the bandwidth.
+    "read" read = read::read (bytes: &[u8]) -> u64;
 }

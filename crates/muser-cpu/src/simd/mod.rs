@@ -16,3 +16,4 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod math;
 pub(crate) mod scalar;
+pub(crate) mod strided;

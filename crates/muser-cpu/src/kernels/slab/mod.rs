@@ -110,8 +110,8 @@ pub(crate) trait Format {
     const TOGETHER: usize;
 }
 
-/// The driver of a level's file: needs `build(&[&[u8; BYTES]; LANES], Ahead,
-/// &mut Slab)` in scope, and `step`, `LANES` and `COLUMNS` of the level. Defines one
+/// The driver of a level's file: needs `build(Rows<BYTES>, Ahead, &mut
+/// Slab)` in scope, and `step`, `LANES` and `COLUMNS` of the level. Defines one
 /// kernel for each `name = LINK`.
 macro_rules! driver {
     ($level:ident $(, $features:literal)?; $($name:ident = $link:ident),*) => {
@@ -133,12 +133,23 @@ macro_rules! driver {
             columns: usize,
             tile: &mut Tile<'_>,
         ) {
+            let (rows, row_bytes) = (tile.rows(), blocks * BYTES);
+            if rows < v::LANES {
+                // Too few for a slab: with their last one repeated.
+                let mut padded = w[..rows * row_bytes].to_vec();
+                let last = w[(rows - 1) * row_bytes..][..row_bytes].iter();
+                padded.extend(last.cycle().take((v::LANES - rows) * row_bytes));
+                slabs::<1, LINK>(&padded, x, blocks, columns, 0, tile);
+                return;
+            }
             let mut r = 0;
-            while r < tile.rows() {
-                r += if tile.rows() - r > v::LANES && columns >= WIDE {
+            while r < rows {
+                r += if rows - r >= v::SLABS * v::LANES && columns >= WIDE {
                     slabs::<{ v::SLABS }, LINK>(w, x, blocks, columns, r, tile)
                 } else {
-                    slabs::<1, LINK>(w, x, blocks, columns, r, tile)
+                    // The last slab of a tile that has no whole number of them
+                    // computes some rows again.
+                    slabs::<1, LINK>(w, x, blocks, columns, r.min(rows - v::LANES), tile)
                 };
             }
         }
@@ -154,20 +165,15 @@ macro_rules! driver {
             tile: &mut Tile<'_>,
         ) -> usize {
             let row_bytes = blocks * BYTES;
-            let rows: [[&[[u8; BYTES]]; v::LANES]; S] = from_fn(|s| {
-                from_fn(|i| {
-                    let row = (first + s * v::LANES + i).min(tile.rows() - 1);
-                    w[row * row_bytes..][..row_bytes].as_chunks().0
-                })
-            });
-            let from = &w[first * row_bytes..];
+            let w = &w[first * row_bytes..];
             let mut chains = vec![[[[0.0f32; v::LANES]; 2]; S]; columns];
             let mut slabs = [Slab::ZERO; S];
             for b in 0..blocks {
-                for (s, (rows, slab)) in rows.iter().zip(&mut slabs).enumerate() {
-                    let rows: [&[u8; BYTES]; v::LANES] = from_fn(|i| &rows[i][b]);
+                for (s, slab) in slabs.iter_mut().enumerate() {
+                    let rows = &w[s * v::LANES * row_bytes + b * BYTES..];
+                    let rows = v::Rows::new(rows, row_bytes);
                     let at = ((blocks + b) * S + s) * v::LANES * BYTES;
-                    build(&rows, Ahead { from, at }, slab);
+                    build(rows, Ahead { from: w, at }, slab);
                 }
                 let mut c = 0;
                 while c < columns {
@@ -189,10 +195,7 @@ macro_rules! driver {
                             *value -= m;
                         }
                     }
-                    let row = first + s * v::LANES;
-                    if row < tile.rows() {
-                        tile.set(c, row, &values);
-                    }
+                    tile.set(c, first + s * v::LANES, &values);
                 }
             }
             S * v::LANES

@@ -3,6 +3,7 @@
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
 use crate::simd::avx2::{fma, load, load128, mul, splat, store};
+use crate::simd::strided::Strided;
 use std::arch::x86_64::*;
 
 use crate::simd::avx2::prefetch;
@@ -21,6 +22,9 @@ pub(crate) const COLUMNS: usize = 4;
 pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
+/// The rows of a slab.
+pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+
 /// 32 bits of each row, out.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -60,11 +64,11 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
 /// rows: two shuffles and an insertion a line.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn turn4<const B: usize>(rows: &[&[u8; B]; LANES], at: usize) -> [__m256i; 4] {
+pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m256i; 4] {
     let mut v = [_mm256_setzero_si256(); 4];
     for r in 0..4 {
-        let low = _mm256_castsi128_si256(load128(rows[r], at));
-        v[r] = _mm256_inserti128_si256::<1>(low, load128(rows[4 + r], at));
+        let low = _mm256_castsi128_si256(load128(rows.bytes::<16>(r, at), 0));
+        v[r] = _mm256_inserti128_si256::<1>(low, load128(rows.bytes::<16>(4 + r, at), 0));
     }
     let a = _mm256_unpacklo_epi32(v[0], v[1]);
     let b = _mm256_unpackhi_epi32(v[0], v[1]);
@@ -101,7 +105,7 @@ fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
 /// Factors, scales (twice in a word) and minima of Q4_K or Q5_K blocks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn header_with_minima<const B: usize>(rows: &[&[u8; B]; LANES], to: &mut Slab<LANES>) {
+pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let [factors, s, m, low] = turn4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
@@ -133,7 +137,7 @@ pub(crate) fn header_with_minima<const B: usize>(rows: &[&[u8; B]; LANES], to: &
 /// Factors and scales (twice in a word) of Q6_K blocks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn signed_header<const B: usize>(rows: &[&[u8; B]; LANES], to: &mut Slab<LANES>) {
+pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // The last dword of these is two scales and the factor.
     let factors = turn4(rows, B - 16)[3];
     store(&mut to.d, 0, low_halves(_mm256_srli_epi32::<16>(factors)));

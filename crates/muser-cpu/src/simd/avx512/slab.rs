@@ -3,6 +3,7 @@
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
 use crate::simd::avx512::{fma, load, mul, splat, store};
+use crate::simd::strided::Strided;
 use std::arch::x86_64::*;
 
 use crate::simd::avx2::prefetch;
@@ -21,6 +22,9 @@ pub(crate) const COLUMNS: usize = 8;
 pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
+/// The rows of a slab.
+pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+
 /// 32 bits of each row, out.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -75,7 +79,7 @@ fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
 /// rows: three shuffles and an insertion a line.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn turn8<const B: usize>(rows: &[&[u8; B]; LANES], at: usize) -> [__m512i; 8] {
+pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8] {
     let (low, high) = (turned_half(rows, 0, at), turned_half(rows, 8, at));
     let mut lines = [_mm512_setzero_si512(); 8];
     for t in 0..4 {
@@ -88,25 +92,25 @@ pub(crate) fn turn8<const B: usize>(rows: &[&[u8; B]; LANES], at: usize) -> [__m
 /// then of the other four.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn turned_half<const B: usize>(rows: &[&[u8; B]; LANES], first: usize, at: usize) -> [__m512i; 4] {
+fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for r in 0..4 {
-        let low = _mm512_castsi256_si512(super::load256(rows[first + r], at));
-        v[r] = _mm512_inserti64x4::<1>(low, super::load256(rows[first + 4 + r], at));
+        let low = _mm512_castsi256_si512(super::load256(rows.bytes::<32>(first + r, at), 0));
+        v[r] = _mm512_inserti64x4::<1>(low, super::load256(rows.bytes::<32>(first + 4 + r, at), 0));
     }
     turn_lanes(v)
 }
 /// The four dwords from byte `at` on of each row, as four lines.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn turn4<const B: usize>(rows: &[&[u8; B]; LANES], at: usize) -> [__m512i; 4] {
+fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
     use crate::simd::avx2::load128;
     let mut v = [_mm512_setzero_si512(); 4];
     for r in 0..4 {
-        let low = _mm512_castsi128_si512(load128(rows[r], at));
-        let two = _mm512_inserti32x4::<1>(low, load128(rows[4 + r], at));
-        let three = _mm512_inserti32x4::<2>(two, load128(rows[8 + r], at));
-        v[r] = _mm512_inserti32x4::<3>(three, load128(rows[12 + r], at));
+        let low = _mm512_castsi128_si512(load128(rows.bytes::<16>(r, at), 0));
+        let two = _mm512_inserti32x4::<1>(low, load128(rows.bytes::<16>(4 + r, at), 0));
+        let three = _mm512_inserti32x4::<2>(two, load128(rows.bytes::<16>(8 + r, at), 0));
+        v[r] = _mm512_inserti32x4::<3>(three, load128(rows.bytes::<16>(12 + r, at), 0));
     }
     turn_lanes(v)
 }
@@ -131,7 +135,7 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
 /// Factors, scales and minima of Q4_K or Q5_K blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn header_with_minima<const B: usize>(rows: &[&[u8; B]; LANES], to: &mut Slab<LANES>) {
+pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let [factors, s, m, low] = turn4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
@@ -164,7 +168,7 @@ pub(crate) fn header_with_minima<const B: usize>(rows: &[&[u8; B]; LANES], to: &
 /// Factors and scales of Q6_K blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn signed_header<const B: usize>(rows: &[&[u8; B]; LANES], to: &mut Slab<LANES>) {
+pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // The last dword of these is two scales and the factor.
     let factors = turn4(rows, B - 16)[3];
     store(&mut to.d, 0, low_halves(_mm512_srli_epi32::<16>(factors)));

@@ -2,6 +2,7 @@
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::{Chains, Format, Slab, link};
+use crate::simd::strided::Strided;
 use crate::unpacked::Unpacked;
 
 /// Rows of a slab.
@@ -12,15 +13,18 @@ pub(crate) const SLABS: usize = 1;
 /// Columns that meet a slab together.
 pub(crate) const COLUMNS: usize = 4;
 
+/// The rows of a slab.
+pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+
 /// A superblock of each row, unpacked and turned.
 pub(crate) fn turn<const B: usize>(
-    rows: &[&[u8; B]; LANES],
+    rows: Rows<'_, B>,
     unpack: impl Fn(&[u8; B], &mut Unpacked),
     to: &mut Slab<LANES>,
 ) {
     let mut row = Unpacked::ZERO;
-    for (r, bytes) in rows.iter().enumerate() {
-        unpack(bytes, &mut row);
+    for r in 0..LANES {
+        unpack(rows.bytes(r, 0), &mut row);
         for (line, &codes) in to.codes.iter_mut().zip(&row.codes) {
             line[r] = codes;
         }

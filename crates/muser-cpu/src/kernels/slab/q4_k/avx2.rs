@@ -12,7 +12,7 @@ crate::kernels::slab::driver!(
 /// A superblock of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     let nibble = _mm256_set1_epi8(15);
     v::header_with_minima(rows, to);
     for part in 0..8 {

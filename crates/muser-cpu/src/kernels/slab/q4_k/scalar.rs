@@ -7,6 +7,6 @@ crate::kernels::slab::driver!(scalar; slab = STRICT, slab_tiled = TILED, slab_fo
 
 /// A superblock of each row, unpacked and then turned; the cache is left to the
 /// hardware.
-fn build(rows: &[&[u8; BYTES]; v::LANES], _: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn build(rows: v::Rows<'_, BYTES>, _: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::turn(rows, unpack_to, to);
 }

@@ -8,7 +8,7 @@ crate::kernels::slab::driver!(avx2, "avx2,fma,f16c"; slab = STRICT, slab_tiled =
 /// A superblock of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::header_with_minima(rows, to);
     // 22 lines ahead.
     for half in 0..2 {

@@ -8,7 +8,7 @@ crate::kernels::slab::driver!(avx2, "avx2,fma,f16c"; slab = STRICT, slab_tiled =
 /// A superblock of each row: codes `0..=63`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::signed_header(rows, to);
     let nibble = _mm256_set1_epi8(15);
     let pair = _mm256_set1_epi8(0x30);

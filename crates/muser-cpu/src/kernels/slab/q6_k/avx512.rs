@@ -12,7 +12,7 @@ crate::kernels::slab::driver!(
 /// A superblock of each row: codes `0..=63`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn build(rows: &[&[u8; BYTES]; v::LANES], ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::signed_header(rows, to);
     let nibble = _mm512_set1_epi8(15);
     let pair = _mm512_set1_epi8(0x30);

@@ -1,0 +1,72 @@
+//! Rows that lie a stride apart, read at constant places.
+
+use std::marker::PhantomData;
+
+/// `L` rows of which `B` bytes each may be read, `stride` bytes from one to the
+/// next.
+///
+/// One pointer and the stride address them all: sixteen slices would be sixteen
+/// pointers in memory and a check a load.
+#[derive(Clone, Copy)]
+pub(crate) struct Strided<'a, const L: usize, const B: usize> {
+    first: *const u8,
+    stride: usize,
+    owner: PhantomData<&'a [u8]>,
+}
+
+impl<'a, const L: usize, const B: usize> Strided<'a, L, B> {
+    /// The rows that begin at `bytes`.
+    ///
+    /// # Panics
+    /// If the last one would end past the bytes.
+    #[inline]
+    pub(crate) fn new(bytes: &'a [u8], stride: usize) -> Self {
+        const { assert!(L > 0) };
+        let end = (L - 1).checked_mul(stride).and_then(|n| n.checked_add(B));
+        assert!(end.is_some_and(|end| end <= bytes.len()));
+        Self {
+            first: bytes.as_ptr(),
+            stride,
+            owner: PhantomData,
+        }
+    }
+
+    /// `N` bytes of a row, from its byte `at` on.
+    ///
+    /// # Panics
+    /// If there is no such row, or they end past `B`.
+    #[inline]
+    pub(crate) fn bytes<const N: usize>(self, row: usize, at: usize) -> &'a [u8; N] {
+        assert!(row < L && at <= B && N <= B - at);
+        // SAFETY: `new` has checked that row L - 1 has B bytes inside the slice
+        // that is borrowed for 'a, and every earlier row lies before it; the
+        // assertion keeps row and place inside that.
+        unsafe { &*self.first.add(row * self.stride + at).cast() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_lie_a_stride_apart() {
+        let bytes: Vec<u8> = (0..30).collect();
+        let rows: Strided<'_, 3, 8> = Strided::new(&bytes, 11);
+        assert_eq!(rows.bytes::<2>(0, 0), &[0, 1]);
+        assert_eq!(rows.bytes::<3>(2, 5), &[27, 28, 29]);
+    }
+
+    #[test]
+    #[should_panic(expected = "end <= bytes.len()")]
+    fn a_row_past_the_end_is_refused() {
+        let _: Strided<'_, 3, 9> = Strided::new(&[0; 30], 11);
+    }
+
+    #[test]
+    #[should_panic(expected = "row < L")]
+    fn a_place_past_the_row_is_refused() {
+        let rows: Strided<'_, 3, 8> = Strided::new(&[0; 30], 11);
+        rows.bytes::<4>(1, 5);
+    }
+}
