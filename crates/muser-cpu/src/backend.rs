@@ -4,6 +4,7 @@
 //! table. Small work is not cut: handing a task to another thread costs more
 //! than a few microseconds of it.
 
+mod attention;
 mod pinned;
 mod project;
 
@@ -94,6 +95,8 @@ struct Operands {
     rounded: [Vec<f32>; 2],
     /// Attention's result by head and row.
     by_head: Vec<f32>,
+    /// Attention's parts by row, KV head and chunk.
+    parts: Vec<f32>,
 }
 
 impl Cpu {
@@ -417,13 +420,7 @@ impl Backend for Cpu {
             self.attention_pinned(profile, desc, first, q, kv, out);
             return Ok(());
         }
-        let chunk = group * d;
-        for_chunks(&mut self.lock().team, out, chunk, |i, out| {
-            let (r, head) = (i / desc.kv_heads, i % desc.kv_heads);
-            let q = &q[i * chunk..][..chunk];
-            self.table
-                .attention(desc, first + r, q, &kv.head(head), out);
-        });
+        self.attention_strict(desc, first, q, kv, out);
         Ok(())
     }
 

@@ -285,7 +285,8 @@ pub fn rungs(
 pub struct Operation {
     /// The operation.
     pub name: &'static str,
-    /// Its kernel in the strict lane.
+    /// Its kernel in the strict lane; of a long context the two that share it
+    /// among threads, where rows and KV heads are fewer than these.
     pub strict: &'static str,
     /// Rows of the batch that take the pinned kernel.
     pub rows: &'static str,
@@ -352,7 +353,7 @@ pub static OPERATIONS: &[Operation] = &[
     ),
     operation(
         "attention",
-        "attention",
+        "attention/span, attention/merge",
         "1, from 512 slots on",
         "flash/single, in parts by threads",
         "FLASH_ATTN_EXT, split",
@@ -428,7 +429,8 @@ mod tests {
             .flat_map(|r| r.dtypes.iter().map(|&d| r.family.kernel(d)));
         let of_others = OPERATIONS.iter().flat_map(|o| {
             let pinned = o.pinned.split(',').next().unwrap();
-            [o.strict.to_owned(), pinned.to_owned()]
+            let strict = o.strict.split(", ").chain([pinned]);
+            strict.map(str::to_owned).collect::<Vec<_>>()
         });
         let mut named: Vec<String> = of_products.chain(of_others).collect();
         named.sort_unstable();

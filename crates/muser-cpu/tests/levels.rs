@@ -67,6 +67,7 @@ fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
             "quantize" => "matvec/q4_k",
             "kv_store" => "attention/full",
             "attention" => "attention/window",
+            "attention/span" | "attention/merge" => "attention/full",
             // The pinned lane's kernels of the same operations.
             "flash/single" => "attention/full",
             "flash/tile" => "attention/window",

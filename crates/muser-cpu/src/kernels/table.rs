@@ -4,6 +4,7 @@
 //! exist. `unsafe` in this module: a kernel compiled for a level may be called
 //! only on a machine that has the level, which [`KernelTable::new`] checks.
 
+use super::attention::Span;
 use super::flash::{Queries, Single};
 use super::ggml_dot::Order;
 use super::quantize::Block;
@@ -164,6 +165,12 @@ table! {
     /// The query heads of one KV head at one position.
     "attention" attention = attention::attention
         (desc: &Attention, p: usize, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
+    /// The same of some chunks, not merged.
+    "attention/span" attention_span = attention::attention_span
+        (desc: &Attention, span: &Span, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
+    /// The chunks of one query head merged.
+    "attention/merge" attention_merge = attention::attention_merge
+        (parts: &[f32], heads: usize, padded: usize, head: usize, out: &mut [f32]);
     /// The query heads of one KV head at one position, in the pinned lane.
     "flash/single" flash_single = flash::flash_single
         (how: Single, desc: &Attention, p: usize, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);

@@ -271,6 +271,17 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
         after(690, 33, cut(690..700, &[3, 7], 2)),
     ];
     check(suite, &data, &cuts);
+    // Few rows of few heads over a long context, which a backend may cut.
+    let long = |kv_heads| Shape::new(5 * kv_heads, kv_heads, 64);
+    for shape in [long(1), long(2), long(1).window(600, 70)] {
+        let data = Data::plain(&mut suite.rng, shape, 700);
+        let cuts = [
+            after(630, 70, cut(630..700, &[70], 70)),
+            after(630, 70, cut(630..700, &[1], 1)),
+            after(630, 70, cut(630..700, &[2, 1, 5, 3], ALL)),
+        ];
+        check(suite, &data, &cuts);
+    }
 }
 
 /// One batch, single positions, and batches that end beside, at and across

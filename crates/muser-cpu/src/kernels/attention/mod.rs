@@ -18,8 +18,14 @@
 //! that are not visible get a score of -inf before the maximum and are left
 //! out of the sums.
 //!
+//! A long context is also cut by chunks ([`Span`]): what a chunk gives (m, l, o)
+//! does not depend on the others, so several threads compute the chunks of one
+//! head and a second dispatch merges them, a head a task, in the same order.
+//!
 //! Traffic: 2 · 64 · d f16 values a chunk, once for each KV head and query
-//! position; at 2 heads of 128, 64 KB of cache a chunk.
+//! position; at 2 heads of 128, 64 KB of cache a chunk. Cut by chunks, (d + 2)
+//! f32 values a chunk and query head are written and read again: a quarter more
+//! each way where 16 query heads share a KV head.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -27,9 +33,26 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// The kernel of one level.
+use std::ops::Range;
+
+/// Some chunks of one head's context.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    /// The query's position.
+    pub(crate) p: usize,
+    /// The chunks, each with a visible position.
+    pub(crate) chunks: Range<usize>,
+}
+
+/// Values that a chunk gives for `heads` query heads: o, m and l of each.
+pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
+    heads * (padded + 2)
+}
+
+/// The kernels of one level.
 macro_rules! kernels {
     ($level:ident $(, $features:literal)?) => {
+        use super::{Span, part_len};
         use crate::kv::{HeadView, PAD};
         use crate::simd::$level as v;
         use muser_ops::Attention;
@@ -64,12 +87,96 @@ macro_rules! kernels {
             let mut running = vec![Running { m: f32::NEG_INFINITY, l: 0.0 }; heads];
             let mut o = vec![0.0f32; heads * padded];
             let mut scratch = vec![0.0f32; v::HEAD_BLOCK * padded];
-            let first = desc.first_visible(p);
-            for chunk in first / CHUNK..=p / CHUNK {
-                let start = chunk * CHUNK;
-                let visible = first.max(start) - start..(p + 1).min(start + CHUNK) - start;
-                let (k, value) = kv.chunk(chunk);
-                let begin = chunk == first / CHUNK;
+            let first = desc.first_visible(p) / CHUNK;
+            for chunk in first..=p / CHUNK {
+                let place = Place { desc, p, chunk, kv };
+                place.heads(q, chunk == first, &mut running, &mut o, &mut scratch);
+            }
+            for (h, out) in out.chunks_exact_mut(d).enumerate() {
+                let o = &o[h * padded..][..d];
+                for (out, o) in out.iter_mut().zip(o) {
+                    *out = o / running[h].l;
+                }
+            }
+        }
+
+        /// What each chunk of a span gives, for the heads in `q`: `out` has one
+        /// part a chunk, the heads' o, then m and l of each.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn attention_span(
+            desc: &Attention,
+            span: &Span,
+            q: &[f32],
+            kv: &HeadView<'_>,
+            out: &mut [f32],
+        ) {
+            let (heads, padded) = (q.len() / desc.head_dim, kv.padded_dim());
+            let mut running = vec![Running { m: f32::NEG_INFINITY, l: 0.0 }; heads];
+            let parts = out.chunks_exact_mut(part_len(heads, padded));
+            for (chunk, part) in span.chunks.clone().zip(parts) {
+                let (o, rest) = part.split_at_mut(heads * padded);
+                let place = Place { desc, p: span.p, chunk, kv };
+                place.heads(q, true, &mut running, o, &mut []);
+                for (to, of) in rest.chunks_exact_mut(2).zip(&running) {
+                    to.copy_from_slice(&[of.m, of.l]);
+                }
+            }
+        }
+
+        /// Merges the parts of a head's chunks: head `head` of `heads` that share
+        /// each part.
+        $(#[target_feature(enable = $features)])?
+        pub(crate) fn attention_merge(
+            parts: &[f32],
+            heads: usize,
+            padded: usize,
+            head: usize,
+            out: &mut [f32],
+        ) {
+            let mut o = vec![0.0f32; padded];
+            let mut running = Running { m: f32::NEG_INFINITY, l: 0.0 };
+            for (i, part) in parts.chunks_exact(part_len(heads, padded)).enumerate() {
+                let at = heads * padded + 2 * head;
+                let (part_o, of) = (&part[head * padded..][..padded], &part[at..]);
+                let of = Running { m: of[0], l: of[1] };
+                if i == 0 {
+                    o.copy_from_slice(part_o);
+                    running = of;
+                } else {
+                    merge(&mut running, of, &mut o, part_o);
+                }
+            }
+            for (out, o) in out.iter_mut().zip(&o) {
+                *out = o / running.l;
+            }
+        }
+
+        /// One chunk as a query at `p` sees it.
+        struct Place<'a> {
+            desc: &'a Attention,
+            p: usize,
+            chunk: usize,
+            kv: &'a HeadView<'a>,
+        }
+
+        impl Place<'_> {
+            /// Adds the chunk to the running softmax of the heads in `q`, which
+            /// it may begin.
+            #[inline]
+            $(#[target_feature(enable = $features)])?
+            fn heads(
+                &self,
+                q: &[f32],
+                begin: bool,
+                running: &mut [Running],
+                o: &mut [f32],
+                scratch: &mut [f32],
+            ) {
+                let (d, padded) = (self.desc.head_dim, self.kv.padded_dim());
+                let (heads, start) = (q.len() / d, self.chunk * CHUNK);
+                let first = self.desc.first_visible(self.p).max(start);
+                let visible = first - start..(self.p + 1).min(start + CHUNK) - start;
+                let (k, value) = self.kv.chunk(self.chunk);
                 let mut h = 0;
                 while h < heads {
                     let n = if heads - h >= v::HEAD_BLOCK { v::HEAD_BLOCK } else { 1 };
@@ -78,23 +185,17 @@ macro_rules! kernels {
                         k,
                         value,
                         padded,
-                        scale: desc.scale,
+                        scale: self.desc.scale,
                         visible: visible.clone(),
                     };
                     let running = &mut running[h..h + n];
                     let o = &mut o[h * padded..(h + n) * padded];
                     if n == 1 {
-                        block.step::<1>(begin, running, o, &mut scratch);
+                        block.step::<1>(begin, running, o, scratch);
                     } else {
-                        block.step::<{ v::HEAD_BLOCK }>(begin, running, o, &mut scratch);
+                        block.step::<{ v::HEAD_BLOCK }>(begin, running, o, scratch);
                     }
                     h += n;
-                }
-            }
-            for (h, out) in out.chunks_exact_mut(d).enumerate() {
-                let o = &o[h * padded..][..d];
-                for (out, o) in out.iter_mut().zip(o) {
-                    *out = o / running[h].l;
                 }
             }
         }

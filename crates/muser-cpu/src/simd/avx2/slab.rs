@@ -66,9 +66,9 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m256i; 4] {
     let mut v = [_mm256_setzero_si256(); 4];
-    for r in 0..4 {
+    for (r, v) in v.iter_mut().enumerate() {
         let low = _mm256_castsi128_si256(load128(rows.bytes::<16>(r, at), 0));
-        v[r] = _mm256_inserti128_si256::<1>(low, load128(rows.bytes::<16>(4 + r, at), 0));
+        *v = _mm256_inserti128_si256::<1>(low, load128(rows.bytes::<16>(4 + r, at), 0));
     }
     let a = _mm256_unpacklo_epi32(v[0], v[1]);
     let b = _mm256_unpackhi_epi32(v[0], v[1]);

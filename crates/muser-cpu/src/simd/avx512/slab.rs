@@ -94,9 +94,9 @@ pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
-    for r in 0..4 {
+    for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi256_si512(super::load256(rows.bytes::<32>(first + r, at), 0));
-        v[r] = _mm512_inserti64x4::<1>(low, super::load256(rows.bytes::<32>(first + 4 + r, at), 0));
+        *v = _mm512_inserti64x4::<1>(low, super::load256(rows.bytes::<32>(first + 4 + r, at), 0));
     }
     turn_lanes(v)
 }
@@ -106,11 +106,11 @@ fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [_
 fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
     use crate::simd::avx2::load128;
     let mut v = [_mm512_setzero_si512(); 4];
-    for r in 0..4 {
+    for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi128_si512(load128(rows.bytes::<16>(r, at), 0));
         let two = _mm512_inserti32x4::<1>(low, load128(rows.bytes::<16>(4 + r, at), 0));
         let three = _mm512_inserti32x4::<2>(two, load128(rows.bytes::<16>(8 + r, at), 0));
-        v[r] = _mm512_inserti32x4::<3>(three, load128(rows.bytes::<16>(12 + r, at), 0));
+        *v = _mm512_inserti32x4::<3>(three, load128(rows.bytes::<16>(12 + r, at), 0));
     }
     turn_lanes(v)
 }
