@@ -297,12 +297,14 @@ fn the_oracle_passes_its_own_cases() {
 #[test]
 fn a_moved_rounding_fails_by_kernel_and_case() {
     let (verdict, told) = judged(Fault::UnfusedLink, "project/q4_k", 1 << 15);
-    // The other routes of the same weights pass.
-    assert_eq!(verdict.len(), 1, "{verdict:?}");
-    assert!(
-        verdict[0].starts_with("matvec/q4_k at wrong: "),
-        "{verdict:?}"
-    );
+    // Both kernels of the route fail; the other routes of the same weights pass.
+    assert_eq!(verdict.len(), 2, "{verdict:?}");
+    for (verdict, kernel) in verdict.iter().zip(["matvec/q4_k", "slab/q4_k"]) {
+        assert!(
+            verdict.starts_with(&format!("{kernel} at wrong: ")),
+            "{verdict:?}"
+        );
+    }
     let parts = ["matvec/q4_k at wrong: Q4_K [", "threads", "first row"];
     assert!(tells(&told, &parts), "{told:?}");
 
