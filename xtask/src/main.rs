@@ -35,6 +35,13 @@ fn root() -> PathBuf {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    if args
+        .iter()
+        .any(|arg| matches!(*arg, "--help" | "-h" | "help"))
+    {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let outcome = match args[..] {
         ["tidy"] => tidy::command(&root()),
         ["math", ref names @ ..] => math::command(names),

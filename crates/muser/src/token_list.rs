@@ -4,27 +4,41 @@ use crate::exit::Usage;
 use anyhow::Context as _;
 
 /// A list written out, or in the file after an `@`: decimal numbers with
-/// commas, white space or both between them.
-pub(crate) fn read(list: &str) -> anyhow::Result<Vec<u32>> {
+/// commas, white space or both between them. Errors name the option.
+pub(crate) fn read(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     match list.strip_prefix('@') {
-        None => parse(list),
+        None => parse(option, list),
         Some(path) => {
             let text = std::fs::read_to_string(path);
-            let text = text.with_context(|| format!("{path} cannot be read"))?;
-            parse(&text).with_context(|| format!("{path} is no list of numbers"))
+            let text = text.with_context(|| format!("{option}: {path} cannot be read"))?;
+            parse(option, &text).with_context(|| format!("{path} is no list of numbers"))
         }
     }
 }
 
 /// A list written out.
-pub(crate) fn parse(list: &str) -> anyhow::Result<Vec<u32>> {
-    let separator = |c: char| c == ',' || c.is_whitespace();
-    let words = list.split(separator).filter(|word| !word.is_empty());
-    let number = |word: &str| {
-        let wrong = || Usage(format!("expected numbers below 2^32, found {word:?}"));
-        word.parse().map_err(|_| wrong().into())
+pub(crate) fn parse(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
+    let wrong = |found: &str| {
+        let what = format!("{option}: expected numbers below 2^32, found {found}");
+        anyhow::Error::from(Usage(what))
     };
-    words.map(number).collect()
+    let mut numbers = Vec::new();
+    let parts: Vec<&str> = list.split(',').collect();
+    for (i, part) in parts.iter().enumerate() {
+        // A comma may end the list, and an empty list has no number.
+        if part.trim().is_empty() && i + 1 < parts.len() {
+            let side = if i == 0 {
+                "nothing before the first comma"
+            } else {
+                "nothing between two commas"
+            };
+            return Err(wrong(side));
+        }
+        for word in part.split_whitespace() {
+            numbers.push(word.parse().map_err(|_| wrong(&format!("{word:?}")))?);
+        }
+    }
+    Ok(numbers)
 }
 
 #[cfg(test)]
@@ -33,10 +47,26 @@ mod tests {
 
     #[test]
     fn commas_spaces_and_lines() {
+        let parse = |list| parse("--tokens", list);
         assert_eq!(parse("1,2, 3\n4,").unwrap(), [1, 2, 3, 4]);
+        assert_eq!(parse("1 2\n").unwrap(), [1, 2]);
         assert_eq!(parse("").unwrap(), [0u32; 0]);
-        for wrong in ["1,-2", "1;2", "4294967296", "x"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+        let refused = [
+            ("1,-2", "found \"-2\""),
+            ("1;2", "found \"1;2\""),
+            ("4294967296", "found \"4294967296\""),
+            ("x", "found \"x\""),
+            ("1,,2", "found nothing between two commas"),
+            ("1,2, ,", "found nothing between two commas"),
+            (",1", "found nothing before the first comma"),
+        ];
+        for (list, found) in refused {
+            let error = parse(list).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("--tokens: expected numbers below 2^32, {found}"),
+                "{list}"
+            );
         }
     }
 }

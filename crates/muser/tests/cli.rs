@@ -353,6 +353,15 @@ fn chat_answers_resets_and_quits() {
             .contains("/nonsense: no such command")
     );
     assert_eq!(said(""), "");
+    // A line that is no text is forgotten, and the conversation goes on.
+    let lines = b"\xff\xfe\nTell me a story.\n";
+    let out = muser(&args).stdin_bytes(lines).ok();
+    assert_eq!(text(&out), once);
+    assert!(
+        String::from_utf8(out.stderr)
+            .unwrap()
+            .contains("this line is not UTF-8")
+    );
 }
 
 #[test]

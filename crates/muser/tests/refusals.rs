@@ -79,7 +79,18 @@ fn the_command_line_is_wrong() {
             "stop: expected 1 to 1024 bytes",
         ),
         (&["run", "--raw", "--chat", "x"], "cannot be used with"),
-        (&["logits", "--tokens", "1,x", "--sha256"], "found \"x\""),
+        (
+            &["logits", "--tokens", "1,x", "--sha256"],
+            "--tokens: expected numbers below 2^32, found \"x\"",
+        ),
+        (
+            &["logits", "--tokens", "1,,2", "--sha256"],
+            "--tokens: expected numbers below 2^32, found nothing between two commas",
+        ),
+        (
+            &["logits", "--tokens", "1,2", "--sha256", "--chunks", "a"],
+            "--chunks: expected numbers below 2^32, found \"a\"",
+        ),
         (
             &["logits", "--tokens", "", "--sha256"],
             "at least one token",

@@ -148,6 +148,12 @@ fn read(editor: &mut DefaultEditor) -> anyhow::Result<Option<String>> {
             // Drops the line, like a shell.
             Err(ReadlineError::Interrupted) => text.clear(),
             Err(ReadlineError::Eof) => return Ok(None),
+            Err(ReadlineError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
+                note(format_args!(
+                    "error: this line is not UTF-8; it is forgotten"
+                ));
+                text.clear();
+            }
             Err(e) => return Err(e).context("the line editor"),
         }
     }

@@ -26,8 +26,8 @@ pub(crate) struct DetokenizeArgs {
 pub(crate) fn run(common: &Common, args: &DetokenizeArgs) -> anyhow::Result<()> {
     let tokenizer = load::tokenizer(common)?;
     let ids = match &args.ids {
-        Some(list) => token_list::read(list)?,
-        None => token_list::parse(&prompt::text_file(Path::new("-"))?)?,
+        Some(list) => token_list::read("token ids", list)?,
+        None => token_list::parse("standard input", &prompt::text_file(Path::new("-"))?)?,
     };
     let text = tokenizer.decode(&ids, args.special)?;
     if text.ends_with('\n') {

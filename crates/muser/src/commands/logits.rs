@@ -46,11 +46,11 @@ pub(crate) struct LogitsArgs {
 
 /// Does it.
 pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
-    let tokens = token_list::read(&args.tokens)?;
+    let tokens = token_list::read("--tokens", &args.tokens)?;
     if tokens.is_empty() {
         return Err(Usage("--tokens: expected at least one token".to_owned()).into());
     }
-    let sizes = token_list::read(&args.chunks)?;
+    let sizes = token_list::read("--chunks", &args.chunks)?;
     let calls = calls(tokens.len(), &sizes)?;
     if let (Some(model), Some(out)) = (&common.model, &args.out) {
         let same = |path: &std::path::Path| std::fs::canonicalize(path).ok();

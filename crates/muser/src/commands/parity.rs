@@ -140,11 +140,11 @@ fn record(common: &Common, args: &ParityArgs, path: &Path) -> anyhow::Result<()>
     if path.exists() && !args.force {
         return Err(crate::exit::Exists(path.to_owned()).into());
     }
-    let tokens = token_list::read(args.tokens.as_deref().unwrap_or_default())?;
+    let tokens = token_list::read("--tokens", args.tokens.as_deref().unwrap_or_default())?;
     if tokens.is_empty() {
         return Err(Usage("--tokens: expected at least one token".to_owned()).into());
     }
-    let calls = calls(tokens.len(), &token_list::read(&args.chunks)?)?;
+    let calls = calls(tokens.len(), &token_list::read("--chunks", &args.chunks)?)?;
     let reference = match &args.reference {
         None => None,
         Some(path) => {

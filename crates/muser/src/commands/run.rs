@@ -170,7 +170,7 @@ fn is_chat(args: &RunArgs, loaded: &Loaded) -> bool {
 
 fn prompt_tokens(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Vec<Token>> {
     if let Some(list) = &args.tokens {
-        return token_list::read(list);
+        return token_list::read("--tokens", list);
     }
     if loaded.model.tokenizer().is_err() {
         let hint = format!(

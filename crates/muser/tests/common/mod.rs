@@ -10,18 +10,22 @@ pub(crate) fn muser(args: &[&str]) -> Call {
     command.args(args).env_remove("MUSER_MODEL");
     Call {
         command,
-        stdin: String::new(),
+        stdin: Vec::new(),
     }
 }
 
 pub(crate) struct Call {
     command: Command,
-    stdin: String,
+    stdin: Vec<u8>,
 }
 
 impl Call {
-    pub(crate) fn stdin(mut self, text: &str) -> Self {
-        self.stdin = text.to_owned();
+    pub(crate) fn stdin(self, text: &str) -> Self {
+        self.stdin_bytes(text.as_bytes())
+    }
+
+    pub(crate) fn stdin_bytes(mut self, bytes: &[u8]) -> Self {
+        self.stdin = bytes.to_owned();
         self
     }
 
@@ -34,7 +38,7 @@ impl Call {
         let piped = self.command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = piped.stderr(Stdio::piped()).spawn().unwrap();
         // A program that refuses does not read.
-        let _ = child.stdin.take().unwrap().write_all(self.stdin.as_bytes());
+        let _ = child.stdin.take().unwrap().write_all(&self.stdin);
         child.wait_with_output().unwrap()
     }
 
