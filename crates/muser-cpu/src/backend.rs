@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of weights in one task of a projection: long enough that the stream
 /// of a task is worth its start, short enough that a thread which falls behind
-/// holds the others up for microseconds only.
+/// holds the others up, at the end of a dispatch, for microseconds only.
 const TASK_BYTES: usize = 128 << 10;
 /// Values of an elementwise operation in one task.
 const TASK_VALUES: usize = 8 << 10;
@@ -167,7 +167,7 @@ impl Cpu {
     fn tile_rows(&self, w: &Weight) -> usize {
         let by_bytes = TASK_BYTES / w.row_bytes();
         let fair = w.rows().div_ceil(4 * self.threads);
-        by_bytes.min(fair).next_multiple_of(16)
+        by_bytes.min(fair).max(1).next_multiple_of(16)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64
     const { assert!(TASK.is_multiple_of(STEP)) };
     let bytes = bytes.next_multiple_of(TASK);
     let mut data = buffer(bytes);
-    // Written by the threads that read it, so that its pages are theirs.
+    // Written by the team: every page exists, and near one that reads.
     for_chunks(team, &mut data, TASK, |i, part| part.fill(i as u8 | 1));
     let seconds = (0..PASSES).map(|_| {
         let start = Instant::now();

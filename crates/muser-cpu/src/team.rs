@@ -116,7 +116,8 @@ impl Team {
 
     /// Calls `task(i)` exactly once for each `i < count`, shared among the
     /// team, and returns when all calls have returned. A panic in a task is
-    /// raised here, after the others have ended.
+    /// raised here, after the others have ended; tasks that its thread had taken
+    /// and not begun, and those that nobody had taken, are then left out.
     pub(crate) fn run(&mut self, count: usize, task: &Task<'_>) {
         if count <= 1 || self.workers.is_empty() {
             (0..count).for_each(task);
@@ -136,6 +137,8 @@ impl Team {
                 count,
             }
         };
+        // Of an earlier job whose leader panicked too and raised its own.
+        *lock(&shared.panic) = None;
         shared.next.store(0, Ordering::Relaxed);
         let epoch = (shared.state.load(Ordering::Relaxed) / EPOCH + 1) * EPOCH;
         // SeqCst orders this store with the load of `sleepers`: either the
@@ -334,5 +337,27 @@ mod tests {
             });
             assert_eq!(count.into_inner(), 10);
         }
+    }
+
+    #[test]
+    fn a_job_after_two_panics_is_innocent_of_them() {
+        let mut team = Team::new(2).unwrap();
+        let inside = AtomicUsize::new(0);
+        let raised = catch_unwind(AssertUnwindSafe(|| {
+            team.run(2, &|i| {
+                // Both threads are in a task before either panics.
+                inside.fetch_add(1, Ordering::AcqRel);
+                while inside.load(Ordering::Acquire) < 2 {
+                    thread::yield_now();
+                }
+                panic!("task {i}");
+            });
+        }));
+        assert!(raised.is_err());
+        let count = AtomicUsize::new(0);
+        team.run(10, &|_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(count.into_inner(), 10);
     }
 }

@@ -333,7 +333,7 @@ pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
 /// The same four dwords in each 128-bit lane.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn lane_dwords(a: i32, b: i32, c: i32, d: i32) -> __m512i {
+fn lane_dwords(a: i32, b: i32, c: i32, d: i32) -> __m512i {
     _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d))
 }
 /// The scales of row `r` of four, as i16 where the packs of [`dot_scaled`] put

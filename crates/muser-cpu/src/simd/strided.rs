@@ -1,6 +1,22 @@
-//! Rows that lie a stride apart, read at constant places.
+//! Rows that lie a stride apart, read at constant places, and the words of a
+//! line.
 
 use std::marker::PhantomData;
+
+/// 32 bits without padding of which every pattern is a value.
+///
+/// # Safety
+/// The type has four bytes, no padding and no invalid value.
+pub(crate) unsafe trait Word: Copy {}
+
+// SAFETY: four bytes, every pattern a value.
+unsafe impl Word for f32 {}
+// SAFETY: as above.
+unsafe impl Word for i32 {}
+// SAFETY: as above.
+unsafe impl Word for [u8; 4] {}
+// SAFETY: as above.
+unsafe impl Word for [i16; 2] {}
 
 /// `L` rows of which `B` bytes each may be read, `stride` bytes from one to the
 /// next.

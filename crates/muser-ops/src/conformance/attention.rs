@@ -279,6 +279,8 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
             after(630, 70, cut(630..700, &[70], 70)),
             after(630, 70, cut(630..700, &[1], 1)),
             after(630, 70, cut(630..700, &[2, 1, 5, 3], ALL)),
+            // Two rows, one in the next chunk.
+            after(630, 70, cut(630..700, &[9, 2], ALL)),
         ];
         check(suite, &data, &cuts);
     }

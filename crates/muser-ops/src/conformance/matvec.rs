@@ -206,6 +206,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
             (QK, &SMALL, &BATCHES),
             (QK, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
             (2 * QK, &some_rows, &some_batches),
+            // Tasks of several blocks of rows, with and without rows over.
+            (3 * QK, &[250, 408], &[2, 9, 33]),
             (26 * QK, &[1, 3, 17], &[1, 2, 5, 8, 9, 33]),
             (78 * QK, &[1, 4], &[1, 3, 9]),
         ]
@@ -221,6 +223,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
             (257, &some_rows, &some_batches),
             (1000, &some_rows, &some_batches),
             (26 * QK, &[1, 3, 17], &[1, 5, 9]),
+            // A row longer than a task.
+            (32_769, &[1, 2], &[1, 2]),
         ]
     };
     for (turn, &(cols, rows, batches)) in grids.iter().enumerate() {

@@ -6,7 +6,7 @@
 //! format, one file a level:
 //!
 //! ```text
-//! for the rows of the tile, L (16, or 8 at avx2) at a time:
+//! for the rows of the tile, L (16, or 8 at avx2 and scalar) at a time:
 //!   for superblock b, ascending:
 //!     transpose and unpack 256 codes of L rows to a slab     once for all columns
 //!     for the columns in blocks of N:                        the slab stays in L1
@@ -19,18 +19,19 @@
 //!
 //! No sum is ever taken across lanes, four activations are broadcast from where
 //! the quantiser left them, and the float chains of L rows are one vector. What
-//! it costs is the transposition, 10 to 14 shuffles a superblock and row, which
-//! is shared by all columns.
+//! it costs is the transposition, shared by all columns: shuffles and insertions
+//! a superblock and row 10 (Q4_K), 12 (Q5_K) and 16 (Q6_K) at avx512, 16, 19 and
+//! 23 at avx2.
 //!
 //! L rows are L streams too short for the hardware's prefetchers, so each
 //! unpacking asks for the same span of the next L rows, a line here and a line
-//! there (all at once cost a third of the speed): the weights of a tile, and of
-//! the tile after it, are one linear stream. The last rows of a tile that is not a
-//! multiple of L are computed with their last row repeated, and only what exists
-//! is written.
+//! there: the weights of a tile, and of the tile after it, are one linear stream.
+//! The last slab of a tile that is no multiple of L moves back and computes some
+//! rows again; a tile of fewer rows is padded with its last one.
 //!
-//! Traffic: every weight byte once; 320 bytes an input superblock, from L1 or,
-//! in wide batches, from L2 once for every L rows; 4.9 KB of slab in L1.
+//! Traffic: every weight byte once, but for those rows; 320 bytes an input
+//! superblock, from L1 or, in wide batches, from L2 once for every L rows; 4.9 KB
+//! of slab (Q6_K 5.7) in L1 at avx512, half of it elsewhere.
 
 pub(crate) mod q4_k;
 pub(crate) mod q5_k;
@@ -76,6 +77,10 @@ impl<const L: usize> Slab<L> {
 /// between the parts of an unpacking: more lines at once than the cache can wait
 /// for would hold up the core.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "portable code asks for nothing")
+)]
 pub(crate) struct Ahead<'a> {
     /// The tile's rows, from the slab's first on.
     pub(crate) from: &'a [u8],
@@ -107,11 +112,12 @@ pub(crate) trait Format {
     const SIGNED: bool;
     /// Words of codes whose products fit in i16 together, in pairs: 2 · 15 · 127
     /// = 3,810 (8 fit), 2 · 31 · 127 = 7,874 (4), 2 · 63 · 127 = 16,002 (2).
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of avx2"))]
     const TOGETHER: usize;
 }
 
 /// The driver of a level's file: needs `build(Rows<BYTES>, Ahead, &mut
-/// Slab)` in scope, and `step`, `LANES` and `COLUMNS` of the level. Defines one
+/// Slab)` in scope, and `step`, `Rows`, `LANES`, `SLABS` and `COLUMNS` of the level. Defines one
 /// kernel for each `name = LINK`.
 macro_rules! driver {
     ($level:ident $(, $features:literal)?; $($name:ident = $link:ident),*) => {

@@ -2,11 +2,9 @@
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
-use crate::simd::avx2::{fma, load, load128, mul, splat, store};
-use crate::simd::strided::Strided;
+use crate::simd::avx2::{fma, load, load128, mul, prefetch, splat, store};
+use crate::simd::strided::{Strided, Word};
 use std::arch::x86_64::*;
-
-use crate::simd::avx2::prefetch;
 
 /// Rows of a slab.
 pub(crate) const LANES: usize = 8;
@@ -22,23 +20,22 @@ pub(crate) const COLUMNS: usize = 4;
 pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
+
 /// The rows of a slab.
 pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
 
 /// 32 bits of each row, out.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn store_line<T>(to: &mut [T; LANES], v: __m256i) {
-    const { assert!(size_of::<T>() == 4) };
-    // SAFETY: eight values of four bytes, of types without invalid values.
+pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m256i) {
+    // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
 /// 32 bits of each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn line<T>(line: &[T; LANES]) -> __m256i {
-    const { assert!(size_of::<T>() == 4) };
-    // SAFETY: eight values of four bytes.
+fn line<T: Word>(line: &[T; LANES]) -> __m256i {
+    // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
 /// Four activations in every lane.

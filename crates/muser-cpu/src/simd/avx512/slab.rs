@@ -2,17 +2,16 @@
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
+use crate::simd::avx2::{load128, prefetch};
 use crate::simd::avx512::{fma, load, mul, splat, store};
-use crate::simd::strided::Strided;
+use crate::simd::strided::{Strided, Word};
 use std::arch::x86_64::*;
-
-use crate::simd::avx2::prefetch;
 
 /// Rows of a slab.
 pub(crate) const LANES: usize = 16;
 /// Slabs side by side in a wide batch: each broadcast of activations serves both.
 pub(crate) const SLABS: usize = 2;
-/// Columns that meet a slab together, or half as many two slabs: 8 sums of
+/// Columns that meet a slab together, or half as many of two slabs: 8 sums of
 /// products, 8 scaled sums, two lines and a broadcast, of 32 registers.
 pub(crate) const COLUMNS: usize = 8;
 
@@ -22,23 +21,22 @@ pub(crate) const COLUMNS: usize = 8;
 pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
+
 /// The rows of a slab.
 pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
 
 /// 32 bits of each row, out.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn store_line<T>(to: &mut [T; LANES], v: __m512i) {
-    const { assert!(size_of::<T>() == 4) };
-    // SAFETY: sixteen values of four bytes, of types without invalid values.
+pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m512i) {
+    // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
 /// 32 bits of each row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn line<T>(line: &[T; LANES]) -> __m512i {
-    const { assert!(size_of::<T>() == 4) };
-    // SAFETY: sixteen values of four bytes.
+fn line<T: Word>(line: &[T; LANES]) -> __m512i {
+    // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
 /// Four activations in every lane.
@@ -104,7 +102,6 @@ fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [_
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
-    use crate::simd::avx2::load128;
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi128_si512(load128(rows.bytes::<16>(r, at), 0));

@@ -1,8 +1,8 @@
 //! Q4_K rows with AVX2.
 //!
-//! For a superblock of a row and each column: 8 `vpmaddubsw` (pairs of
-//! products, at most 2 · 15 · 127 = 3,810 in magnitude: no saturation), 8 `vpmaddwd` with
-//! the sub-block's scale, 8 adds.
+//! For a superblock of a row: 8 `vpmaddubsw` (pairs of products, at most
+//! 2 · 15 · 127 = 3,810 in magnitude: no saturation), 8 `vpmaddwd` with the
+//! sub-block's scale, 8 adds.
 
 use crate::kernels::matvec::with_minima;
 use muser_quant::q4_k::BYTES;

@@ -3,7 +3,7 @@
 //! For a superblock of a row: 4 loads that broadcast 32 packed bytes to both
 //! halves of a register, a variable shift that brings the high nibbles down in
 //! the upper half, a mask: 64 codes in natural order, no permutation of the
-//! activations. Then for each column 4 `vpdpbusd` (quads of products), 2
+//! activations. Then 4 `vpdpbusd` (quads of products), 2
 //! packs to i16 and 2 `vpdpwssd` with the scales: 8 instructions for 256
 //! multiply-adds, against 8 `vpmulld` and 8 adds if the scales were applied in
 //! i32. Scales and minima of four rows are unpacked in one register.

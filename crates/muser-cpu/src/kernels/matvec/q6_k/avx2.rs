@@ -1,9 +1,9 @@
 //! Q6_K rows with AVX2.
 //!
-//! For a superblock of a row and each column: 8 `vpmaddubsw` of the unsigned
-//! codes (pairs of products, at most 2 · 63 · 127 = 16,002: no saturation), 8
-//! `vpmaddwd` with the scales of two sub-blocks, 8 adds; the 32 that each code
-//! is too large is taken off with one `vpmaddwd` of scales and sums.
+//! For a superblock of a row: 8 `vpmaddubsw` of the unsigned codes (pairs of
+//! products, at most 2 · 63 · 127 = 16,002: no saturation), 8 `vpmaddwd` with the
+//! scales of two sub-blocks, 8 adds; the 32 that each code is too large is taken
+//! off with one `vpmaddwd` of scales and sums.
 
 use crate::kernels::matvec::{AHEAD, SIDE, by_rows};
 use crate::kernels::quantize::Block;

@@ -2,7 +2,7 @@
 //!
 //! For a superblock of a row: 2 loads of 64 packed bytes give four vectors of
 //! low nibbles in natural order, 2 broadcast loads of 32 bytes and a variable
-//! shift each give the high pairs. Then for each column 4 `vpdpbusd`, 2 packs,
+//! shift each give the high pairs. Then 4 `vpdpbusd`, 2 packs,
 //! 2 `vpdpwssd` with the signed scales; the 32 that each code is too large is
 //! taken off with one `vpmaddwd` of scales and sums.
 
