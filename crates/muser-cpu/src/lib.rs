@@ -22,6 +22,7 @@ mod backend;
 mod bandwidth;
 #[expect(unsafe_code, reason = "aligned storage seen as values")]
 mod buffer;
+mod cache;
 mod kernels;
 mod kv;
 pub mod ladder;
@@ -38,5 +39,6 @@ mod unpacked;
 
 pub use backend::{Cpu, CpuError, CpuOptions};
 pub use buffer::Buffer;
+pub use cache::beyond_caches;
 pub use kv::Kv;
 pub use level::{Level, UnknownLevel};

@@ -13,9 +13,6 @@ use muser_ops::{Backend, BackendInfo};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// Bytes read for a bandwidth: several times a last-level cache.
-pub(crate) const BUFFER: usize = 256 << 20;
-
 /// The file of the command line, and the backend.
 pub(crate) struct Subject {
     /// The file, or what stands for it.

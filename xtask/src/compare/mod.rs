@@ -44,7 +44,7 @@ mod side;
 mod stats;
 
 use clock::Ticks;
-use muser_cpu::Level;
+use muser_cpu::{Level, beyond_caches};
 use muser_model::Budget;
 use muser_model::gguf::Gguf;
 use muser_ops::{Lane, Profile};
@@ -59,8 +59,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// Bytes read for the bandwidth, as `muser bench` does.
-const BUFFER: usize = 256 << 20;
 /// Times that it is measured.
 const TRIES: usize = 5;
 /// CPU time of the idle side beyond which a run does not count.
@@ -224,7 +222,7 @@ impl Subject<'_> {
         let limit = |&threads: &usize| {
             let cpu = ours::cpu(level, Lane::Strict, threads)?;
             // A limit is what the machine can: the best of several tries.
-            let tries = (0..TRIES).map(|_| cpu.read_bandwidth(BUFFER));
+            let tries = (0..TRIES).map(|_| cpu.read_bandwidth(beyond_caches()));
             Ok(Limit {
                 threads,
                 bandwidth: tries.fold(0.0, f64::max),

@@ -57,9 +57,10 @@ pub(crate) struct BenchArgs {
     /// Rows whose logits are compared before anything is timed
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     verify: u32,
-    /// Bytes to read for the bandwidth, in MiB: several times the last-level cache
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    buffer: u32,
+    /// Bytes to read for the bandwidth, in MiB; without it, four times the largest
+    /// cache and 256 MiB at least
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    buffer: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -151,10 +152,12 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
         );
         return Err(Usage(usage).into());
     }
+    let buffer = args.buffer.map(|mib| (mib as usize) << 20);
+    let buffer = buffer.unwrap_or_else(muser_cpu::beyond_caches);
     let mut bench = Bench {
         args,
         budget: Budget::of_model(&model),
-        read_bandwidth: subject.device.read_bandwidth((args.buffer as usize) << 20),
+        read_bandwidth: subject.device.read_bandwidth(buffer),
         int8_peak: subject.device.int8_peak(),
         bar: bar(common, args, widths.len(), depths.len()),
         widths,
