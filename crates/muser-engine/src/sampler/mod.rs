@@ -98,10 +98,7 @@ impl Sampler {
         history: &[Token],
         allowed: Option<&[u32]>,
     ) -> Result<(), Error> {
-        if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
-            let found = logits[token];
-            return Err(Error::NonFiniteLogit { token, found });
-        }
+        refuse(logits, |l| !l.is_finite())?;
         self.adjusted.clear();
         // Adding zero turns -0 into +0: the two must tie.
         self.adjusted.extend(logits.iter().map(|l| l + 0.0));
@@ -118,12 +115,7 @@ impl Sampler {
             }
         }
         self.penalize(history);
-        let overflow = |l: &f32| l.is_nan() || *l == f32::INFINITY;
-        if let Some(token) = self.adjusted.iter().position(overflow) {
-            let found = self.adjusted[token];
-            return Err(Error::NonFiniteLogit { token, found });
-        }
-        Ok(())
+        refuse(&self.adjusted, |l| l.is_nan() || l == f32::INFINITY)
     }
 
     fn penalize(&mut self, history: &[Token]) {
@@ -212,15 +204,42 @@ impl Sampler {
     }
 }
 
+/// An error for the first logit that is wrong.
+///
+/// All are looked at before the first is looked for: a loop without an end of its
+/// own is one that the compiler makes vectors of, and there are 200,000 logits.
+fn refuse(logits: &[f32], wrong: impl Fn(f32) -> bool) -> Result<(), Error> {
+    if !logits.iter().fold(false, |any, &l| any | wrong(l)) {
+        return Ok(());
+    }
+    let first = logits.iter().position(|&l| wrong(l));
+    first.map_or(Ok(()), |token| {
+        let found = logits[token];
+        Err(Error::NonFiniteLogit { token, found })
+    })
+}
+
 /// The largest, the lowest index on ties; `None` if all are minus infinity.
 fn argmax(logits: &[f32]) -> Option<Token> {
-    let mut best = (None, f32::NEG_INFINITY);
-    for (token, &l) in (0..).zip(logits) {
-        if l > best.1 {
-            best = (Some(token), l);
+    const LANES: usize = 16;
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    for block in blocks {
+        for (lane, &l) in lanes.iter_mut().zip(block) {
+            *lane = larger(*lane, l);
         }
     }
-    best.0
+    let all = lanes.iter().chain(rest).copied();
+    let max = all.fold(f32::NEG_INFINITY, larger);
+    if max == f32::NEG_INFINITY {
+        return None;
+    }
+    // An index fits: a vocabulary is counted in 32 bits.
+    (0..)
+        .zip(logits)
+        .find(|&(_, &l)| l == max)
+        .map(|(token, _)| token)
 }
 
 #[cfg(test)]
