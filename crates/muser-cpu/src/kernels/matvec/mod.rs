@@ -18,8 +18,8 @@
 //!     four links of both chains, one after the other
 //! ```
 //!
-//! With 32 registers four rows side by side are the faster form, with 16 the one
-//! row. The order within a row is the contract's. The last rows of a tile that is
+//! A row at a time is the faster form at avx2 (1.0 to 1.2 times), which has no
+//! registers for four. The order within a row is the contract's. The last rows of a tile that is
 //! not a multiple of four are computed with their last row repeated, and only
 //! what exists is written.
 //!

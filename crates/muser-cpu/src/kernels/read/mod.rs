@@ -7,8 +7,8 @@
 //!   lanes ^= lines                                   a load and an xor each
 //! ```
 //!
-//! Asked for ahead as the kernels of weights do it: what the hardware's
-//! prefetchers bring alone is 15 to 30 % less.
+//! Asked for ahead as the kernels of weights do it, so that the measure is of what
+//! they could reach.
 //!
 //! Traffic: every byte once.
 
