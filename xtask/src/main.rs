@@ -14,6 +14,7 @@ mod math;
 mod parity;
 mod tidy;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
         .iter()
         .any(|arg| matches!(*arg, "--help" | "-h" | "help"))
     {
-        println!("{USAGE}");
+        // A reader that has gone wants no more help.
+        let _ = writeln!(std::io::stdout(), "{USAGE}");
         return ExitCode::SUCCESS;
     }
     let outcome = match args[..] {

@@ -7,7 +7,7 @@ use crate::rows::for_chunks;
 use crate::team::Team;
 use memmap2::MmapMut;
 use std::hint::black_box;
-use std::ops::{Deref, DerefMut};
+use std::ops::DerefMut;
 use std::time::Instant;
 
 /// Bytes read by one task.
@@ -23,6 +23,7 @@ pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64
     let mut data = buffer(bytes);
     // Written by the team: every page exists, and near one that reads.
     for_chunks(team, &mut data, TASK, |i, part| part.fill(i as u8 | 1));
+    let data: &[u8] = &data;
     let seconds = (0..PASSES).map(|_| {
         let start = Instant::now();
         team.run(bytes / TASK, &|i| {
@@ -33,43 +34,15 @@ pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64
     bytes as f64 / seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Memory of whole tasks, in huge pages where the system has them: in small ones
-/// the walks of the page tables cost up to half of the bandwidth, and a mapped
-/// model file does not pay them.
-fn buffer(bytes: usize) -> Buffer {
-    match MmapMut::map_anon(bytes) {
-        Ok(map) => {
-            // Advice: without it the measure is lower, not wrong.
-            #[cfg(target_os = "linux")]
-            let _ = map.advise(memmap2::Advice::HugePage);
-            Buffer::Mapped(map)
-        }
-        Err(_) => Buffer::Owned(vec![0; bytes]),
-    }
-}
-
-/// Where the bytes lie.
-enum Buffer {
-    Mapped(MmapMut),
-    Owned(Vec<u8>),
-}
-
-impl Deref for Buffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
-impl DerefMut for Buffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
+/// Memory in huge pages where the system has them: in small ones the walks of the
+/// page tables cost up to half of the bandwidth, and a mapped model file does not
+/// pay them.
+fn buffer(bytes: usize) -> Box<dyn DerefMut<Target = [u8]>> {
+    let Ok(map) = MmapMut::map_anon(bytes) else {
+        return Box::new(vec![0; bytes]);
+    };
+    // Advice: without it the measure is lower, not wrong.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::HugePage);
+    Box::new(map)
 }

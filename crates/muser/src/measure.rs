@@ -13,6 +13,11 @@ use muser_ops::{Backend, BackendInfo};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
+/// Bytes to read for a bandwidth: `--buffer`, or enough to be past the caches.
+pub(crate) fn buffer(mib: Option<u32>) -> usize {
+    mib.map_or_else(muser_cpu::beyond_caches, |mib| (mib as usize) << 20)
+}
+
 /// The file of the command line, and the backend.
 pub(crate) struct Subject {
     /// The file, or what stands for it.

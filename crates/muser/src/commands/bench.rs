@@ -6,8 +6,8 @@ mod verify;
 use crate::cli::Common;
 use crate::exit::Usage;
 use crate::measure::{Setting, Spread, Subject, tokens};
-use crate::output;
 use crate::table::{Table, share};
+use crate::{measure, output};
 use clap::Args;
 use indicatif::ProgressBar;
 use muser_model::budget::Pass;
@@ -152,12 +152,10 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
         );
         return Err(Usage(usage).into());
     }
-    let buffer = args.buffer.map(|mib| (mib as usize) << 20);
-    let buffer = buffer.unwrap_or_else(muser_cpu::beyond_caches);
     let mut bench = Bench {
         args,
         budget: Budget::of_model(&model),
-        read_bandwidth: subject.device.read_bandwidth(buffer),
+        read_bandwidth: subject.device.read_bandwidth(measure::buffer(args.buffer)),
         int8_peak: subject.device.int8_peak(),
         bar: bar(common, args, widths.len(), depths.len()),
         widths,

@@ -3,7 +3,7 @@
 use crate::cli::Common;
 use crate::exit::BadModel;
 use crate::table::{Table, grouped, share};
-use crate::{backend, load, output};
+use crate::{backend, load, measure, output};
 use clap::Args;
 use muser_model::budget::{Class, Part, Pass};
 use muser_model::{Budget, Want};
@@ -60,7 +60,7 @@ pub(crate) fn run(common: &Common, args: &BudgetArgs) -> anyhow::Result<()> {
     })?;
     let bandwidth = match args.bandwidth {
         Some(x) => x * 1e9,
-        None => backend::open(common)?.read_bandwidth(muser_cpu::beyond_caches()),
+        None => backend::open(common)?.read_bandwidth(measure::buffer(None)),
     };
     let report = Report {
         name,

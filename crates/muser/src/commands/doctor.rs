@@ -1,7 +1,7 @@
 //! `muser doctor`: what this machine gives.
 
 use crate::cli::Common;
-use crate::{backend, embedded, output};
+use crate::{backend, embedded, measure, output};
 use clap::Args;
 use muser_cpu::Level;
 use muser_ops::Backend as _;
@@ -15,9 +15,10 @@ Examples:
   muser doctor --level avx2 --threads 1
   muser doctor --json | jq .read_bandwidth")]
 pub(crate) struct DoctorArgs {
-    /// Bytes to read for the bandwidth, in MiB: several times the last-level cache
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    buffer: u32,
+    /// Bytes to read for the bandwidth, in MiB; without it, four times the largest
+    /// cache and 256 MiB at least
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    buffer: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -65,7 +66,7 @@ pub(crate) fn run(common: &Common, args: &DoctorArgs) -> anyhow::Result<()> {
         levels: Level::ALL.iter().map(level).collect(),
         threads: info.threads,
         threads_available: std::thread::available_parallelism().map_or(1, usize::from),
-        read_bandwidth: device.read_bandwidth((args.buffer as usize) << 20),
+        read_bandwidth: device.read_bandwidth(measure::buffer(args.buffer)),
         kernels: device.kernels(),
         embedded_model: embedded::file().map(<[u8]>::len),
     };
@@ -95,7 +96,7 @@ impl Report {
                 format!(
                     "{:.1} GB/s over {} MiB",
                     self.read_bandwidth / 1e9,
-                    args.buffer
+                    measure::buffer(args.buffer) >> 20
                 ),
             ),
             ("embedded model", embedded),
