@@ -162,12 +162,12 @@ impl Cpu {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 16
+    /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 32
     /// rows, and no more than a fair share where a matrix is small.
     fn tile_rows(&self, w: &Weight) -> usize {
         let by_bytes = TASK_BYTES / w.row_bytes();
         let fair = w.rows().div_ceil(4 * self.threads);
-        by_bytes.min(fair).max(1).next_multiple_of(16)
+        by_bytes.min(fair).max(1).next_multiple_of(32)
     }
 }
 

@@ -207,7 +207,7 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
             (QK, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
             (2 * QK, &some_rows, &some_batches),
             // Tasks of several blocks of rows, with and without rows over.
-            (3 * QK, &[250, 408], &[2, 9, 33]),
+            (3 * QK, &[250, 408], &[2, 4, 7, 9, 33]),
             (26 * QK, &[1, 3, 17], &[1, 2, 5, 8, 9, 33]),
             (78 * QK, &[1, 4], &[1, 3, 9]),
         ]

@@ -37,12 +37,6 @@ pub(crate) mod q4_k;
 pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 
-/// From this many columns on, a level with registers for it computes two slabs
-/// side by side: each broadcast of activations then serves both, which pays
-/// where the columns' blocks come from L2. (1.01 to 1.16 times at 256 columns,
-/// nothing at 16.)
-pub(crate) const WIDE: usize = 32;
-
 /// One superblock of `L` rows: a lane of a line is a row.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
@@ -114,6 +108,9 @@ pub(crate) trait Format {
     /// = 3,810 (8 fit), 2 · 31 · 127 = 7,874 (4), 2 · 63 · 127 = 16,002 (2).
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of avx2"))]
     const TOGETHER: usize;
+    /// From this many columns on, a level with registers for it computes two
+    /// slabs side by side.
+    const PAIRED: usize;
 }
 
 /// The driver of a level's file: needs `build(Rows<BYTES>, Ahead, &mut
@@ -123,10 +120,9 @@ macro_rules! driver {
     ($level:ident $(, $features:literal)?; $($name:ident = $link:ident),*) => {
         use super::{BYTES, This};
         use crate::kernels::quantize::Block;
-        use crate::kernels::slab::{Ahead, Chains, Format as _, Slab, WIDE, link};
+        use crate::kernels::slab::{Ahead, Chains, Format as _, Slab, link};
         use crate::rows::Tile;
         use crate::simd::$level::slab as v;
-        use std::array::from_fn;
 
         $crate::kernels::slab::entries!($($features)?; $($name = $link,)*);
 
@@ -150,7 +146,7 @@ macro_rules! driver {
             }
             let mut r = 0;
             while r < rows {
-                r += if rows - r >= v::SLABS * v::LANES && columns >= WIDE {
+                r += if rows - r >= v::SLABS * v::LANES && columns >= This::PAIRED {
                     slabs::<{ v::SLABS }, LINK>(w, x, blocks, columns, r, tile)
                 } else {
                     // The last slab of a tile that has no whole number of them
@@ -172,7 +168,19 @@ macro_rules! driver {
         ) -> usize {
             let row_bytes = blocks * BYTES;
             let w = &w[first * row_bytes..];
-            let mut chains = vec![[[[0.0f32; v::LANES]; 2]; S]; columns];
+            // No room of the heap for a few columns: it would be taken and
+            // given back for every 16 rows.
+            let (mut few, mut many);
+            let chains = match columns {
+                ..=8 => {
+                    few = [[[[0.0f32; v::LANES]; 2]; S]; 8];
+                    &mut few[..columns]
+                }
+                _ => {
+                    many = vec![[[[0.0f32; v::LANES]; 2]; S]; columns];
+                    &mut many[..]
+                }
+            };
             let mut slabs = [Slab::ZERO; S];
             for b in 0..blocks {
                 for (s, slab) in slabs.iter_mut().enumerate() {
@@ -184,7 +192,7 @@ macro_rules! driver {
                 let mut c = 0;
                 while c < columns {
                     let (x, chains) = (&x[c * blocks + b..], &mut chains[c..]);
-                    let n = (columns - c).min(v::COLUMNS / S);
+                    let n = (columns - c).min(v::COLUMNS);
                     c += match n {
                         1 => step_of::<S, 1, LINK>(&slabs, x, blocks, chains),
                         2 | 3 => step_of::<S, 2, LINK>(&slabs, x, blocks, chains),
@@ -217,9 +225,8 @@ macro_rules! driver {
             blocks: usize,
             chains: &mut [[Chains<{ v::LANES }>; S]],
         ) -> usize {
-            let x: [&Block; N] = from_fn(|n| &x[n * blocks]);
             let chains = chains.first_chunk_mut().expect("N columns are left");
-            v::step::<This, S, N, LINK>(slabs, x, chains);
+            v::step::<This, S, N, LINK>(slabs, x, blocks, chains);
             N
         }
     };

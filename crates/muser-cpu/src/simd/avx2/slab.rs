@@ -5,6 +5,7 @@ use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
 use crate::simd::avx2::{fma, load, load128, mul, prefetch, splat, store};
 use crate::simd::strided::{Strided, Word};
 use std::arch::x86_64::*;
+use std::array::from_fn;
 
 /// Rows of a slab.
 pub(crate) const LANES: usize = 8;
@@ -150,7 +151,8 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
     }
 }
 
-/// One superblock of `S` slabs with `N` columns, added to their chains.
+/// One superblock of `S` slabs with the first `N` columns of `x`, which lie
+/// `apart`, added to their chains.
 ///
 /// Without VNNI a quad of products is `vpmaddubsw` (two pairs in i16) and the
 /// widening is put off: pairs are added in i16 as long as they fit, and the
@@ -159,9 +161,11 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<LANES>; S],
-    x: [&Block; N],
+    x: &[Block],
+    apart: usize,
     chains: &mut [[Chains<LANES>; S]; N],
 ) {
+    let x: [&Block; N] = from_fn(|n| &x[n * apart]);
     // Parts of a superblock with a link of their own.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {

@@ -4,6 +4,7 @@ use crate::kernels::quantize::Block;
 use crate::kernels::slab::{Chains, Format, Slab, link};
 use crate::simd::strided::Strided;
 use crate::unpacked::Unpacked;
+use std::array::from_fn;
 
 /// Rows of a slab.
 pub(crate) const LANES: usize = 8;
@@ -38,12 +39,15 @@ pub(crate) fn turn<const B: usize>(
     }
 }
 
-/// One superblock of `S` slabs with `N` columns, added to their chains.
+/// One superblock of `S` slabs with the first `N` columns of `x`, which lie
+/// `apart`, added to their chains.
 pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<LANES>; S],
-    x: [&Block; N],
+    x: &[Block],
+    apart: usize,
     chains: &mut [[Chains<LANES>; S]; N],
 ) {
+    let x: [&Block; N] = from_fn(|n| &x[n * apart]);
     for (x, chains) in x.into_iter().zip(chains) {
         for (slab, chains) in slabs.iter().zip(chains) {
             step_one::<F, LINK>(slab, x, chains);

@@ -18,6 +18,7 @@ fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>
     // 36 lines ahead.
     for g in 0..4 {
         v::ask::<1>(ahead, 9 * g);
+        v::ask_near::<BYTES, 4>(rows, 4 * g);
         let packed = v::turn8(rows, 16 + 32 * g);
         for (e, packed) in packed.into_iter().enumerate() {
             v::ask::<1>(ahead, 9 * g + 1 + e);

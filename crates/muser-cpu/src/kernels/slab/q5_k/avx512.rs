@@ -15,10 +15,10 @@ crate::kernels::slab::driver!(
 fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
     v::header_with_minima(rows, to);
     let fifth = v::turn8(rows, 16);
-    group::<0>(v::turn8(rows, 48), fifth, ahead, to);
-    group::<1>(v::turn8(rows, 80), fifth, ahead, to);
-    group::<2>(v::turn8(rows, 112), fifth, ahead, to);
-    group::<3>(v::turn8(rows, 144), fifth, ahead, to);
+    group::<0>(v::turn8(rows, 48), fifth, rows, ahead, to);
+    group::<1>(v::turn8(rows, 80), fifth, rows, ahead, to);
+    group::<2>(v::turn8(rows, 112), fifth, rows, ahead, to);
+    group::<3>(v::turn8(rows, 144), fifth, rows, ahead, to);
 }
 
 /// The 64 codes of group G: bit 2 G of the fifth bits goes with the low nibbles,
@@ -28,6 +28,7 @@ fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>
 fn group<const G: usize>(
     packed: [__m512i; 8],
     fifth: [__m512i; 8],
+    rows: v::Rows<'_, BYTES>,
     ahead: Ahead<'_>,
     to: &mut Slab<{ v::LANES }>,
 ) {
@@ -35,6 +36,7 @@ fn group<const G: usize>(
     let bit4 = _mm512_set1_epi8(16);
     // 11 of 44 lines ahead.
     v::ask::<3>(ahead, 11 * G);
+    v::ask_near::<BYTES, 4>(rows, 4 * G);
     for e in 0..8 {
         v::ask::<1>(ahead, 11 * G + 3 + e);
         // Bits 2 G and 2 G + 1 to bit 4.

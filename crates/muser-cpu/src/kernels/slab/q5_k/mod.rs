@@ -18,4 +18,5 @@ impl super::Format for This {
     const SUB_BLOCKS: usize = 8;
     const SIGNED: bool = false;
     const TOGETHER: usize = 4;
+    const PAIRED: usize = 2;
 }

@@ -19,6 +19,7 @@ fn build(rows: v::Rows<'_, BYTES>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>
     // 53 lines ahead.
     for h in 0..2 {
         v::ask::<3>(ahead, 27 * h + 24);
+        v::ask_near::<BYTES, 8>(rows, 8 * h);
         let a = v::turn8(rows, 64 * h);
         let b = v::turn8(rows, 64 * h + 32);
         let bits = v::turn8(rows, 128 + 32 * h);

@@ -18,4 +18,5 @@ impl super::Format for This {
     const SUB_BLOCKS: usize = 16;
     const SIGNED: bool = true;
     const TOGETHER: usize = 2;
+    const PAIRED: usize = 32;
 }
