@@ -26,8 +26,16 @@
 //! L rows are L streams too short for the hardware's prefetchers, so each
 //! unpacking asks for the same span of the next L rows, a line here and a line
 //! there: the weights of a tile, and of the tile after it, are one linear stream.
-//! The last slab of a tile that is no multiple of L moves back and computes some
-//! rows again; a tile of fewer rows is padded with its last one.
+//! (At avx512 they go to the second cache, and the next block of the slab's own
+//! rows from there to the first.) The last slab of a tile that is no multiple of
+//! L moves back and computes some rows again; a tile of fewer rows is padded with
+//! its last one.
+//!
+//! At avx512 two slabs, of 32 rows, lie side by side from
+//! [`Format::PAIRED`] columns on: a broadcast of activations serves both, 10 loads
+//! for 16 products instead of 9 for 8. Q6_K has a scale for every 16 codes, so the
+//! sums of two slabs, which are more than the registers hold, would go through
+//! memory twice as often; there it pays in wide batches alone.
 //!
 //! Traffic: every weight byte once, but for those rows; 320 bytes an input
 //! superblock, from L1 or, in wide batches, from L2 once for every L rows; 4.9 KB
