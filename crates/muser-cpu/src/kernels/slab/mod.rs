@@ -147,24 +147,29 @@ macro_rules! driver {
             if rows < v::LANES {
                 // Too few for a slab: with their last one repeated.
                 let mut padded = w[..rows * row_bytes].to_vec();
-                let last = w[(rows - 1) * row_bytes..][..row_bytes].iter();
-                padded.extend(last.cycle().take((v::LANES - rows) * row_bytes));
-                slabs::<1, LINK>(&padded, x, blocks, columns, 0, tile);
+                for _ in rows..v::LANES {
+                    padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
+                }
+                slabs::<1, LINK>(&padded, x, blocks, columns, 0, &mut [Slab::ZERO], tile);
                 return;
             }
+            let mut room = [Slab::ZERO; v::SLABS];
             let mut r = 0;
             while r < rows {
                 r += if rows - r >= v::SLABS * v::LANES && columns >= This::PAIRED {
-                    slabs::<{ v::SLABS }, LINK>(w, x, blocks, columns, r, tile)
+                    slabs::<{ v::SLABS }, LINK>(w, x, blocks, columns, r, &mut room, tile)
                 } else {
                     // The last slab of a tile that has no whole number of them
                     // computes some rows again.
-                    slabs::<1, LINK>(w, x, blocks, columns, r.min(rows - v::LANES), tile)
+                    let r = r.min(rows - v::LANES);
+                    let room = room.first_chunk_mut().expect("a level has a slab");
+                    slabs::<1, LINK>(w, x, blocks, columns, r, room, tile)
                 };
             }
         }
 
-        /// The rows of S slabs from `first` on; gives their number.
+        /// The rows of S slabs from `first` on, with room for the slabs; gives
+        /// the number of the rows.
         $(#[target_feature(enable = $features)])?
         fn slabs<const S: usize, const LINK: u8>(
             w: &[u8],
@@ -172,6 +177,7 @@ macro_rules! driver {
             blocks: usize,
             columns: usize,
             first: usize,
+            slabs: &mut [Slab<{ v::LANES }>; S],
             tile: &mut Tile<'_>,
         ) -> usize {
             let row_bytes = blocks * BYTES;
@@ -189,7 +195,6 @@ macro_rules! driver {
                     &mut many[..]
                 }
             };
-            let mut slabs = [Slab::ZERO; S];
             for b in 0..blocks {
                 for (s, slab) in slabs.iter_mut().enumerate() {
                     let rows = &w[s * v::LANES * row_bytes + b * BYTES..];
@@ -202,10 +207,10 @@ macro_rules! driver {
                     let (x, chains) = (&x[c * blocks + b..], &mut chains[c..]);
                     let n = (columns - c).min(v::COLUMNS);
                     c += match n {
-                        1 => step_of::<S, 1, LINK>(&slabs, x, blocks, chains),
-                        2 | 3 => step_of::<S, 2, LINK>(&slabs, x, blocks, chains),
-                        4..8 => step_of::<S, 4, LINK>(&slabs, x, blocks, chains),
-                        _ => step_of::<S, 8, LINK>(&slabs, x, blocks, chains),
+                        1 => step_of::<S, 1, LINK>(slabs, x, blocks, chains),
+                        2 | 3 => step_of::<S, 2, LINK>(slabs, x, blocks, chains),
+                        4..8 => step_of::<S, 4, LINK>(slabs, x, blocks, chains),
+                        _ => step_of::<S, 8, LINK>(slabs, x, blocks, chains),
                     };
                 }
             }
