@@ -162,12 +162,15 @@ impl Cpu {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 32
-    /// rows, and no more than a fair share where a matrix is small.
-    fn tile_rows(&self, w: &Weight) -> usize {
+    /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 16
+    /// rows, or of 32 where kernels compute as many side by side (with one input
+    /// none does, and longer tasks cost it a fiftieth), and no more than a fair
+    /// share where a matrix is small.
+    fn tile_rows(&self, w: &Weight, inputs: usize) -> usize {
         let by_bytes = TASK_BYTES / w.row_bytes();
         let fair = w.rows().div_ceil(4 * self.threads);
-        by_bytes.min(fair).max(1).next_multiple_of(32)
+        let block = if inputs == 1 { 16 } else { 32 };
+        by_bytes.min(fair).max(1).next_multiple_of(block)
     }
 }
 
@@ -276,7 +279,7 @@ impl Backend for Cpu {
             outputs.push(Output {
                 values,
                 width: w.rows(),
-                tile: self.tile_rows(w),
+                tile: self.tile_rows(w, rows),
             });
         }
         self.project_set(rows, set, x, &mut outputs);
