@@ -227,6 +227,10 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn view<'a>(&self, buffer: &'a Buffer) -> Option<&'a [f32]> {
+        Some(buffer.values())
+    }
+
     fn copy_rows(
         &self,
         rows: usize,

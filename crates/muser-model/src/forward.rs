@@ -482,9 +482,15 @@ impl<B: Backend> Transformer<B> {
             if kept.iter().any(|k| !k.state) {
                 b.project(n, &[&self.head], &s.h, &mut [&mut s.logits])?;
                 b.soft_cap(n, &mut s.logits, config.logit_scale, config.softcap)?;
-                let host = &mut s.host[..n * config.vocab];
-                b.read(&s.logits, host)?;
-                give(kept, host, config.vocab, false, sink)?;
+                let len = n * config.vocab;
+                let rows = match b.view(&s.logits).and_then(|rows| rows.get(..len)) {
+                    Some(rows) => rows,
+                    None => {
+                        b.read(&s.logits, &mut s.host[..len])?;
+                        &s.host[..len]
+                    }
+                };
+                give(kept, rows, config.vocab, false, sink)?;
             }
         }
         Ok(())
@@ -545,9 +551,10 @@ fn gather<B: Backend>(
 
 /// The first logit that is not finite, as an error.
 fn check_finite(position: usize, row: &[f32]) -> Result<(), ModelError> {
-    // A maximum over exponents has no early exit, so it is vectorised.
-    let exponent = |m: u32, v: &f32| m.max(v.to_bits() & 0x7f80_0000);
-    if row.iter().fold(0, exponent) < 0x7f80_0000 {
+    // Without an early exit, and of operations that every x86-64 has in vectors.
+    const EXPONENT: u32 = 0x7f80_0000;
+    let any = |any: bool, v: &f32| any | (v.to_bits() & EXPONENT == EXPONENT);
+    if !row.iter().fold(false, any) {
         return Ok(());
     }
     match row.iter().position(|v| !v.is_finite()) {

@@ -75,6 +75,13 @@ pub trait Backend: Send + Sync + 'static {
     /// Reads the buffer from its beginning.
     fn read(&self, buffer: &Self::Buffer, out: &mut [f32]) -> Result<(), OpError>;
 
+    /// The values of the buffer where they lie, if the host can see them there:
+    /// what [`read`](Self::read) would copy.
+    fn view<'a>(&self, buffer: &'a Self::Buffer) -> Option<&'a [f32]> {
+        let _ = buffer;
+        None
+    }
+
     /// Copies rows `from ..` of `src` to the rows `to ..` of `dst`.
     fn copy_rows(
         &self,

@@ -246,6 +246,7 @@ macro_rules! dots {
             x: Columns<'_, N>,
             at: usize,
         ) {
+            const { assert!(S == 1 || S == 2) };
             let (stride, three) = (x.stride, 3 * x.stride);
             if let [sums] = &mut sums[..] {
                 let (fours, ones) = sums.as_chunks_mut::<4>();
