@@ -7,6 +7,7 @@ error.
 import json
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def main(muser, examples):
             "--seed",
             "1",
         ]
-        done = subprocess.run(command)
+        # What it keeps for its next run is of no use here.
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(command, cwd=folder)
         assert process.poll() is None, "the server is gone"
         body = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
         kind = {"Content-Type": "application/json"}

@@ -4,7 +4,9 @@ import json
 import ssl
 import subprocess
 import sys
+import tempfile
 import urllib.request
+from pathlib import Path
 
 import openai
 from openai import OpenAI
@@ -121,10 +123,10 @@ def errors(client, model):
     assert refused(openai.BadRequestError, messages=long).code == "context_length_exceeded"
 
 
-def key(muser):
-    with open("key.txt", "w") as f:
-        f.write("a key of sixteen letters\n")
-    with served(muser, "--api-key-file", "key.txt") as (address, _):
+def key(muser, folder):
+    file = folder / "key.txt"
+    file.write_text("a key of sixteen letters\n")
+    with served(muser, "--api-key-file", str(file)) as (address, _):
         right = OpenAI(base_url=f"{address}/v1", api_key="a key of sixteen letters", max_retries=0)
         models(right)
         wrong = OpenAI(base_url=f"{address}/v1", api_key="another", max_retries=0)
@@ -135,14 +137,15 @@ def key(muser):
         raise AssertionError("a wrong key was taken")
 
 
-def tls(muser):
+def tls(muser, folder):
+    key, certificate = str(folder / "tls.key"), str(folder / "tls.crt")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    files = ["-keyout", "tls.key", "-out", "tls.crt", "-days", "2"]
+    files = ["-keyout", key, "-out", certificate, "-days", "2"]
     subprocess.run(["openssl", "req", "-x509", *curve, *files, *subject], check=True)
-    with served(muser, "--tls-cert", "tls.crt", "--tls-key", "tls.key") as (address, _):
+    with served(muser, "--tls-cert", certificate, "--tls-key", key) as (address, _):
         assert address.startswith("https://")
-        context = ssl.create_default_context(cafile="tls.crt")
+        context = ssl.create_default_context(cafile=certificate)
         for version in [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]:
             context.minimum_version = context.maximum_version = version
             with urllib.request.urlopen(f"{address}/v1/models", context=context) as answer:
@@ -156,10 +159,10 @@ def main(muser):
         for test in [completion, chat, tools, json_schema, embeddings, errors]:
             test(client, model)
             print("ok", test.__name__)
-    key(muser)
-    print("ok key")
-    tls(muser)
-    print("ok tls")
+    with tempfile.TemporaryDirectory() as folder:
+        for test in [key, tls]:
+            test(muser, Path(folder))
+            print("ok", test.__name__)
 
 
 if __name__ == "__main__":
