@@ -116,7 +116,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     )?;
     let metadata = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let mut findings = edges::edges(&metadata);
-    let rules: [fn(&Tree) -> Vec<Finding>; 11] = [
+    let rules: [fn(&Tree) -> Vec<Finding>; 12] = [
         edges::reference_is_not_default,
         grid::grid,
         manifests::dependencies_say_why,
@@ -126,6 +126,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         sources::files_stay_readable,
         sources::nothing_is_left_to_do,
         sources::no_machine_paths,
+        sources::no_leftovers,
         pages::changelog_is_current,
         pages::constants_are_the_codes,
     ];

@@ -173,6 +173,35 @@ pub(super) fn no_machine_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Nothing that a run has left behind: a hidden folder of some tool, or a key.
+pub(super) fn no_leftovers(tree: &Tree) -> Vec<Finding> {
+    const OURS: [&str; 3] = [".cargo", ".ci", ".gitignore"];
+    let key = |line: &str| {
+        let what = line.strip_prefix("-----BEGIN ").unwrap_or_default();
+        what.contains("PRIVATE KEY") || what.contains("CERTIFICATE")
+    };
+    let mut findings = Vec::new();
+    for (path, text) in tree.iter() {
+        let hidden = |part: &&str| part.starts_with('.') && !OURS.contains(part);
+        if let Some(part) = path.split('/').find(hidden) {
+            let what = format!("{part} is hidden");
+            findings.push(finding(
+                path,
+                0,
+                what,
+                "what a tool keeps is not the project's",
+            ));
+        }
+        for (i, line) in text.lines().enumerate() {
+            if key(line) {
+                let what = "a key or a certificate".to_owned();
+                findings.push(finding(path, i + 1, what, "tests make their own"));
+            }
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,5 +284,19 @@ mod tests {
             let tree = Tree::from([("docs/a.md", text.as_str())]);
             assert_eq!(no_machine_paths(&tree), []);
         }
+    }
+
+    #[test]
+    fn what_a_run_left_is_found() {
+        let key = "x\n-----BEGIN EC PRIVATE KEY-----\n";
+        for (path, text, line) in [
+            ("tests/.cache/a.json", "{}\n", 0),
+            ("tests/tls.key", key, 2),
+        ] {
+            let tree = Tree::from([(path, text)]);
+            assert_eq!(lines(no_leftovers(&tree)), at(path, line));
+        }
+        let tree = Tree::from([(".ci/run", "a\n"), ("fuzz/.gitignore", "b\n")]);
+        assert_eq!(no_leftovers(&tree), []);
     }
 }
