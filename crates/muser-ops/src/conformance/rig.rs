@@ -70,6 +70,9 @@ impl<B: Backend> Guarded<B> {
     pub(super) fn see(self, b: &B) -> Result<Seen, OpError> {
         let mut after = vec![0.0; self.before.len()];
         b.read(&self.buffer, &mut after)?;
+        if let Some(view) = b.view(&self.buffer) {
+            shows_what_is_read(view, &after)?;
+        }
         Ok(Seen {
             label: self.label,
             before: self.before,
@@ -77,6 +80,13 @@ impl<B: Backend> Guarded<B> {
             written: self.written,
         })
     }
+}
+
+/// A view of a buffer against what was read of it, by bits.
+fn shows_what_is_read(view: &[f32], read: &[f32]) -> Result<(), OpError> {
+    let same = view.iter().zip(read);
+    let same = same.filter(|(a, b)| a.to_bits() == b.to_bits()).count();
+    OpError::check("view", "values as they are read", read.len(), same)
 }
 
 /// One case: inputs and the operation on them, for any backend.
@@ -186,5 +196,18 @@ impl<B: Backend> Suite<'_, B> {
             index,
             fault,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_that_shows_something_else_is_found() {
+        let read = [1.0, 0.0, f32::NAN];
+        assert!(shows_what_is_read(&read, &read).is_ok());
+        assert!(shows_what_is_read(&[1.0, -0.0, f32::NAN], &read).is_err());
+        assert!(shows_what_is_read(&read[..2], &read).is_err());
     }
 }

@@ -170,6 +170,10 @@ impl<B: Backend> Backend for Profiled<B> {
         self.plain(Op::Read, counts, |b| b.read(&buffer.inner, out))
     }
 
+    fn view<'a>(&self, buffer: &'a Self::Buffer) -> Option<&'a [f32]> {
+        self.inner.view(&buffer.inner)
+    }
+
     fn copy_rows(
         &self,
         rows: usize,

@@ -235,7 +235,8 @@ impl<'a, const N: usize> Columns<'a, N> {
 ///
 /// In the machine's words, so that they stay in this order: the compiler's
 /// scheduler mixes the columns of several lines until it has no registers left
-/// for their sums. (On a Xeon that costs a fifth of the time of eight columns.)
+/// for their sums. (One slab, Q4_K, eight columns: 17.1 and 15.9 ns a row's
+/// superblock on a Xeon, the same on a Zen 5.)
 macro_rules! dots {
     ($name:ident, $op:literal) => {
         #[inline]
