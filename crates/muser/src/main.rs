@@ -8,6 +8,7 @@ mod embedded;
 mod exit;
 mod interrupt;
 mod load;
+mod log;
 mod measure;
 mod output;
 mod prompt;

@@ -8,6 +8,7 @@ use super::stream;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::grammar::{Grammar, Tool, string_parameters};
+use crate::limits::work::Work;
 use crate::scheduler::{Format, Generate, Request, Task};
 use axum::extract::State;
 use axum::response::Response;
@@ -27,10 +28,10 @@ pub(super) async fn chat(
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let parsed = body.read(move |f| parse(&shared, f)).await?;
+    let (shared, work) = (app.clone(), body.work.clone());
+    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
     let choices = parsed.request.units();
-    let events = app.handle.submit(parsed.request)?;
+    let events = app.handle.submit(parsed.request, work, !parsed.stream)?;
     let render = Render::new(app, Kind::Chat, choices, parsed.logprobs);
     if parsed.stream {
         return Ok(stream::response(render, events, parsed.include_usage));
@@ -38,8 +39,8 @@ pub(super) async fn chat(
     render.whole(events).await
 }
 
-fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
-    let common = common(app, &mut f)?;
+fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, ApiError> {
+    let common = common(app, work, &mut f)?;
     let old = f.count("max_tokens", 1, i64::from(u32::MAX))?;
     let max_tokens = f
         .count("max_completion_tokens", 1, i64::from(u32::MAX))?
@@ -64,7 +65,9 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
         format,
     };
     let grammar = grammar(app, &tools, &choice, &wanted)?;
-    let (_, prompt) = app.guard.chat(&app.codec, messages, options)?;
+    let (_, prompt) = app
+        .guard
+        .chat(&app.codec, messages, options, &app.text_bounds(work))?;
     let prompts = vec![prompt];
     check_lengths(app, "messages", &prompts, true)?;
     let calls = !tools.is_empty() && choice != Choice::None;

@@ -7,6 +7,7 @@ use super::render::{Kind, Render};
 use super::stream;
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::limits::work::Work;
 use crate::scheduler::{Format, Generate, Request, Task};
 use axum::extract::State;
 use axum::response::Response;
@@ -32,10 +33,10 @@ pub(super) async fn completions(
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let parsed = body.read(move |f| parse(&shared, f)).await?;
+    let (shared, work) = (app.clone(), body.work.clone());
+    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
     let choices = parsed.request.units();
-    let events = app.handle.submit(parsed.request)?;
+    let events = app.handle.submit(parsed.request, work, !parsed.stream)?;
     let mut render = Render::new(app, Kind::Text, choices, parsed.logprobs);
     render.echo = parsed.echo;
     if parsed.stream {
@@ -44,8 +45,9 @@ pub(super) async fn completions(
     render.whole(events).await
 }
 
-fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
+fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, ApiError> {
     let prompt = f.require("prompt")?;
+    let common = common(app, work, &mut f)?;
     let texts = match &prompt {
         Value::String(text) => vec![text.clone()],
         Value::Array(items) => items
@@ -55,9 +57,8 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
             .collect(),
         _ => Vec::new(),
     };
-    let mut prompts = prompts(app, "prompt", prompt)?;
+    let mut prompts = prompts(app, work, "prompt", prompt)?;
     check_lengths(app, "prompt", &prompts, true)?;
-    let common = common(app, &mut f)?;
     let max_tokens = f.count("max_tokens", 0, i64::from(u32::MAX))?;
     let logprobs = f.count("logprobs", 0, MOST_LOGPROBS)?;
     let echo = f.flag("echo")?.unwrap_or(false);

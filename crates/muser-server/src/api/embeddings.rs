@@ -5,6 +5,7 @@ use super::body::fields;
 use super::params::{check_lengths, prompts};
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
+use crate::limits::work::Work;
 use crate::scheduler::{Counts, Event, Request, Task};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,17 +14,16 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Instant;
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let (request, base64) = body.read(move |f| parse(&shared, f)).await?;
+    let (shared, work) = (app.clone(), body.work.clone());
+    let (request, base64) = body.read(move |work, f| parse(&shared, work, f)).await?;
     let inputs = request.units();
-    let mut events = app.handle.submit(request)?;
+    let mut events = app.handle.submit(request, work, true)?;
     let mut states = vec![Vec::new(); inputs];
     let mut counts = Counts::default();
     for _ in 0..inputs {
@@ -62,7 +62,7 @@ pub(super) async fn embeddings(
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-fn parse(app: &App, mut f: Fields) -> Result<(Request, bool), ApiError> {
+fn parse(app: &App, work: &Work, mut f: Fields) -> Result<(Request, bool), ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     f.string("user")?;
     let input = f.require("input")?;
@@ -80,13 +80,13 @@ fn parse(app: &App, mut f: Fields) -> Result<(Request, bool), ApiError> {
         return Err(ApiError::field("dimensions", reason));
     }
     f.finish()?;
-    let prompts = prompts(app, "input", input)?;
+    let prompts = prompts(app, work, "input", input)?;
     check_lengths(app, "input", &prompts, false)?;
     let request = Request {
         prompts,
         task: Task::Embed,
         cache: false,
-        deadline: Instant::now() + app.limits.request_time,
+        deadline: work.deadline(),
     };
     Ok((request, base64))
 }

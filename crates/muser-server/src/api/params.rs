@@ -3,7 +3,9 @@
 use super::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, number, wrong};
+use crate::limits::work::Work;
 use muser_engine::{MAX_STOP_BYTES, SamplingParams, Token};
+use muser_text::{EncodeOptions, Special};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -27,7 +29,7 @@ pub(super) struct Common {
 }
 
 /// Reads them, and the fields that change nothing here.
-pub(super) fn common(app: &App, f: &mut Fields) -> Result<Common, ApiError> {
+pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     // Taken for compatibility: they tell a provider who asks and how to bill.
     f.string("user")?;
@@ -58,16 +60,17 @@ pub(super) fn common(app: &App, f: &mut Fields) -> Result<Common, ApiError> {
             wanted
         }
     };
-    let most = app.limits.request_time;
-    let time = match f.number("timeout")? {
-        None => most,
+    match f.number("timeout")? {
+        None => {}
         Some(seconds) if seconds < 1.0 => {
             let reason = format!("expected at least 1 second, found {seconds}");
             return Err(ApiError::field("timeout", reason));
         }
         // What no duration can hold is longer than any limit.
-        Some(seconds) => Duration::try_from_secs_f32(seconds).map_or(most, |t| t.min(most)),
-    };
+        Some(seconds) => {
+            work.shorten(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
+        }
+    }
     Ok(Common {
         sampling: sampling(app, f)?,
         stop: stop(f)?,
@@ -76,7 +79,7 @@ pub(super) fn common(app: &App, f: &mut Fields) -> Result<Common, ApiError> {
         include_usage,
         cache: f.flag("cache_prompt")?.unwrap_or(true),
         ignore_end: f.flag("ignore_eos")?.unwrap_or(false),
-        deadline: Instant::now() + time,
+        deadline: work.deadline(),
     })
 }
 
@@ -179,8 +182,21 @@ pub(super) fn tokens(app: &App, name: &str, items: &[Value]) -> Result<Vec<Token
 }
 
 /// A text, several, a list of tokens, or several: OpenAI's four forms.
-pub(super) fn prompts(app: &App, name: &str, value: Value) -> Result<Vec<Vec<Token>>, ApiError> {
-    let encode = |text: &str| app.codec.raw_prompt(text).map_err(ApiError::from);
+pub(super) fn prompts(
+    app: &App,
+    work: &Work,
+    name: &str,
+    value: Value,
+) -> Result<Vec<Vec<Token>>, ApiError> {
+    let bounds = app.text_bounds(work);
+    let encode = |text: &str| {
+        let tokenizer = app.codec.tokenizer()?;
+        let options = EncodeOptions {
+            special: Special::Plain,
+            add_bos: tokenizer.add_bos(),
+        };
+        bounds.encode(tokenizer, name, text, options)
+    };
     let prompts = match value {
         Value::String(text) => vec![encode(&text)?],
         Value::Array(items) if items.first().is_some_and(Value::is_number) => {

@@ -67,6 +67,9 @@ pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Runni
         limits,
         api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
         tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
         model_name: "nano".to_owned(),
     };
     let server = Server::start(model(threads), options).unwrap();
@@ -130,7 +133,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
 
 pub(crate) fn head(method: &str, path: &str, headers: &str, length: usize) -> String {
     format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\
          Content-Length: {length}\r\n\r\n"
     )
 }
