@@ -173,6 +173,11 @@ impl IntoResponse for ApiError {
 
 /// A JSON body.
 pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
+    json_text(status, body.to_string())
+}
+
+/// A JSON body that is text already.
+pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    (status, kind, body.to_string()).into_response()
+    (status, kind, text).into_response()
 }

@@ -1,11 +1,12 @@
 //! Answers as OpenAI's clients read them, whole and in chunks.
 
 use super::App;
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_text};
 use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, TokenLogProb};
 use axum::http::StatusCode;
 use axum::response::Response;
 use muser_engine::Token;
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -235,33 +236,38 @@ impl Render {
                 Event::State { .. } => {}
             }
         }
-        let each = parts.iter().enumerate();
-        let choices = each.map(|(i, part)| self.choice(i, part)).collect();
+        // A long answer takes a processor for a while, which others need not wait
+        // for.
+        let text = tokio::task::block_in_place(|| self.text(&parts, counts))?;
+        Ok(json_text(StatusCode::OK, text))
+    }
+
+    /// The whole answer's JSON, written choice by choice and token by token: as
+    /// one value its log-probabilities would take ten times the memory.
+    fn text(&self, parts: &[Whole], counts: Counts) -> Result<String, ApiError> {
         let object = match self.kind {
             Kind::Chat => "chat.completion",
             Kind::Text => "text_completion",
         };
-        let mut answer = self.envelope(object, choices);
-        answer.insert("usage".into(), usage(counts));
-        Ok(json_response(StatusCode::OK, &answer.into()))
+        let answer = Answer {
+            render: self,
+            head: self.envelope(object, Vec::new()),
+            parts,
+            usage: usage(counts),
+        };
+        let text = serde_json::to_string(&answer);
+        text.map_err(|e| ApiError::internal(format!("the answer could not be written: {e}")))
     }
 
     fn choice(&self, index: usize, part: &Whole) -> Value {
         let finish = part.finish.map(Finish::name);
         if self.kind == Kind::Text {
             let text = self.echoed(index);
-            let mut offset = text.chars().count();
-            let logprobs = self
-                .logprobs
-                .then(|| self.text_logprobs(&part.all.logprobs, &mut offset));
             return json!({
                 "index": index, "text": format!("{text}{}", part.all.content),
-                "logprobs": logprobs, "finish_reason": finish
+                "logprobs": null, "finish_reason": finish
             });
         }
-        let logprobs = self
-            .logprobs
-            .then(|| self.chat_logprobs(&part.all.logprobs));
         let mut message =
             json!({"role": "assistant", "content": part.all.content, "refusal": null});
         if !part.all.reasoning.is_empty() {
@@ -280,8 +286,112 @@ impl Render {
             }
         }
         json!({
-            "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish
+            "index": index, "message": message, "logprobs": null, "finish_reason": finish
         })
+    }
+}
+
+/// A whole answer, of which no more than a token's JSON is a value at once.
+struct Answer<'r> {
+    render: &'r Render,
+    /// Everything but its choices and its usage.
+    head: Map<String, Value>,
+    parts: &'r [Whole],
+    usage: Value,
+}
+
+impl Serialize for Answer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.head.len() + 1))?;
+        for (name, value) in &self.head {
+            match name.as_str() {
+                "choices" => map.serialize_entry(name, &Choices(self.render, self.parts))?,
+                _ => map.serialize_entry(name, value)?,
+            }
+        }
+        map.serialize_entry("usage", &self.usage)?;
+        map.end()
+    }
+}
+
+struct Choices<'r>(&'r Render, &'r [Whole]);
+
+impl Serialize for Choices<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let each = self.1.iter().enumerate();
+        serializer.collect_seq(each.map(|(index, part)| Choice {
+            render: self.0,
+            index,
+            part,
+        }))
+    }
+}
+
+struct Choice<'r> {
+    render: &'r Render,
+    index: usize,
+    part: &'r Whole,
+}
+
+impl Serialize for Choice<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let value = self.render.choice(self.index, self.part);
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in value.as_object().into_iter().flatten() {
+            match name.as_str() {
+                "logprobs" if self.render.logprobs => map.serialize_entry(name, &Probs(self))?,
+                _ => map.serialize_entry(name, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// The log-probabilities of a choice.
+struct Probs<'r>(&'r Choice<'r>);
+
+impl Serialize for Probs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Its fields, from the form that the tokens of a stream have: lists of
+        // one a token, and what is no list.
+        let form = match self.0.render.kind {
+            Kind::Chat => self.0.render.chat_logprobs(&[]),
+            Kind::Text => self.0.render.text_logprobs(&[], &mut 0),
+        };
+        let mut map = serializer.serialize_map(None)?;
+        for (field, value) in form.as_object().into_iter().flatten() {
+            match value {
+                Value::Array(_) => map.serialize_entry(field, &Column { of: self.0, field })?,
+                other => map.serialize_entry(field, other)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// One field of the log-probabilities, over the tokens of a choice.
+struct Column<'r> {
+    of: &'r Choice<'r>,
+    field: &'r str,
+}
+
+impl Serialize for Column<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Choice {
+            render,
+            index,
+            part,
+        } = *self.of;
+        let mut offset = render.echoed(index).chars().count();
+        let each = part.all.logprobs.iter().map(|token| {
+            let token = std::slice::from_ref(token);
+            let mut one = match render.kind {
+                Kind::Chat => render.chat_logprobs(token),
+                Kind::Text => render.text_logprobs(token, &mut offset),
+            };
+            one[self.field][0].take()
+        });
+        serializer.collect_seq(each)
     }
 }
 

@@ -53,6 +53,12 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
 }
 
+impl Running {
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
