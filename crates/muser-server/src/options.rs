@@ -43,6 +43,16 @@ impl Default for Limits {
     }
 }
 
+/// What becomes of a field of a request that this server does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// The request is refused, and told the field's name.
+    #[default]
+    Refuse,
+    /// It is as if it were not there.
+    Ignore,
+}
+
 /// Certificate chain and private key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -65,6 +75,8 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     /// The model's name in requests and answers.
     pub model_name: String,
+    /// What becomes of fields that are not known.
+    pub unknown_fields: UnknownFields,
 }
 
 /// Why the server did not start.
@@ -164,6 +176,7 @@ mod tests {
             api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
             tls: tls.then_some(files),
             model_name: "m".into(),
+            unknown_fields: UnknownFields::Refuse,
         }
     }
 

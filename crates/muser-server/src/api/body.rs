@@ -64,7 +64,7 @@ pub(super) async fn fields(app: &App, request: Request) -> Result<Body, ApiError
         }
         Some(Ok(bytes)) => bytes,
     };
-    let fields = Fields::body(&bytes)?;
+    let fields = Fields::body(&bytes, app.unknown_fields)?;
     Ok(Body { fields, place })
 }
 

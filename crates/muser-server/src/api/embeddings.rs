@@ -3,7 +3,7 @@
 use super::App;
 use super::body::fields;
 use super::params::{check_lengths, prompts};
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_response, shown};
 use crate::fields::Fields;
 use crate::scheduler::{Counts, Event, Request, Task};
 use axum::extract::State;
@@ -11,9 +11,24 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use muser_engine::Token;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Inputs of a request, as many as OpenAI takes.
+const MOST_INPUTS: usize = 2048;
+/// How long to wait for places that others have, before looking again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What is asked for.
+pub(crate) struct Parsed {
+    inputs: Vec<Vec<Token>>,
+    base64: bool,
+    /// Values of an embedding.
+    dimensions: usize,
+    deadline: Instant,
+}
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
@@ -21,28 +36,25 @@ pub(super) async fn embeddings(
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
     let shared = app.clone();
-    let (request, base64) = body.read(move |f| parse(&shared, f)).await?;
-    let inputs = request.units();
-    let mut events = app.handle.submit(request)?;
-    let mut states = vec![Vec::new(); inputs];
+    let mut parsed = body.read(move |f| parse(&shared, f)).await?;
+    let mut states = Vec::with_capacity(parsed.inputs.len());
     let mut counts = Counts::default();
-    for _ in 0..inputs {
-        match events.next().await? {
-            Event::State {
-                choice,
-                state,
-                counts: more,
-            } => {
-                counts += more;
-                if let Some(place) = states.get_mut(choice) {
-                    *place = normalized(&state);
-                }
-            }
-            Event::Delta { .. } | Event::Done { .. } => {
-                return Err(ApiError::closing());
-            }
-        }
+    // In parts that leave places in the queue to others.
+    let part = app.limits.slots;
+    while !parsed.inputs.is_empty() {
+        let rest = parsed.inputs.split_off(part.min(parsed.inputs.len()));
+        let request = Request {
+            prompts: std::mem::replace(&mut parsed.inputs, rest),
+            task: Task::Embed,
+            cache: false,
+            deadline: parsed.deadline,
+        };
+        let begun = !states.is_empty();
+        let (mut done, more) = embed(&app, request, begun, parsed.dimensions).await?;
+        states.append(&mut done);
+        counts += more;
     }
+    let base64 = parsed.base64;
     let data = states.iter().enumerate().map(|(i, state)| {
         let embedding = match base64 {
             true => {
@@ -62,7 +74,50 @@ pub(super) async fn embeddings(
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-fn parse(app: &App, mut f: Fields) -> Result<(Request, bool), ApiError> {
+/// The embeddings of some inputs. A request that is `begun` waits for places as
+/// long as it has time: what it has so far is not thrown away.
+async fn embed(
+    app: &App,
+    request: Request,
+    begun: bool,
+    dimensions: usize,
+) -> Result<(Vec<Vec<f32>>, Counts), ApiError> {
+    let (inputs, deadline) = (request.units(), request.deadline);
+    let mut events = loop {
+        match app.handle.submit(request.clone()) {
+            Err(e) if begun && e.status == StatusCode::TOO_MANY_REQUESTS => {
+                if Instant::now() >= deadline {
+                    return Err(ApiError::deadline());
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            submitted => break submitted?,
+        }
+    };
+    let mut states = vec![Vec::new(); inputs];
+    let mut counts = Counts::default();
+    for _ in 0..inputs {
+        match events.next().await? {
+            Event::State {
+                choice,
+                state,
+                counts: more,
+            } => {
+                counts += more;
+                if let Some(place) = states.get_mut(choice) {
+                    let kept = state.get(..dimensions).unwrap_or(&state);
+                    *place = normalized(kept);
+                }
+            }
+            Event::Delta { .. } | Event::Done { .. } => {
+                return Err(ApiError::closing());
+            }
+        }
+    }
+    Ok((states, counts))
+}
+
+pub(crate) fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     f.string("user")?;
     let input = f.require("input")?;
@@ -70,25 +125,32 @@ fn parse(app: &App, mut f: Fields) -> Result<(Request, bool), ApiError> {
         None | Some("float") => false,
         Some("base64") => true,
         Some(other) => {
-            let reason = format!("expected \"float\" or \"base64\", found {other:?}");
+            let found = shown(other);
+            let reason = format!("expected \"float\" or \"base64\", found {found:?}");
             return Err(ApiError::field("encoding_format", reason));
         }
     };
-    let dimensions = f.count("dimensions", 1, i64::from(u32::MAX))?;
-    if dimensions.is_some_and(|n| n != app.hidden) {
-        let reason = format!("this model's embeddings have {}", app.hidden);
-        return Err(ApiError::field("dimensions", reason));
-    }
+    let hidden = app.hidden;
+    let dimensions = f.count("dimensions", 1, hidden as i64)?;
     f.finish()?;
-    let prompts = prompts(app, "input", input)?;
-    check_lengths(app, "input", &prompts, false)?;
-    let request = Request {
-        prompts,
-        task: Task::Embed,
-        cache: false,
+    if let Value::Array(items) = &input
+        && items.len() > MOST_INPUTS
+        && !items.iter().all(Value::is_number)
+    {
+        let reason = format!(
+            "expected at most {MOST_INPUTS} inputs, found {}",
+            items.len()
+        );
+        return Err(ApiError::field("input", reason));
+    }
+    let inputs = prompts(app, "input", input)?;
+    check_lengths(app, "input", &inputs, false)?;
+    Ok(Parsed {
+        inputs,
+        base64,
+        dimensions: dimensions.unwrap_or(hidden),
         deadline: Instant::now() + app.limits.request_time,
-    };
-    Ok((request, base64))
+    })
 }
 
 /// The vector of length one; the sum of squares in f64, ascending.

@@ -1,22 +1,28 @@
 //! Routes, and what stands before every one of them.
 
 pub(crate) mod body;
-mod chat;
-mod completions;
-mod embeddings;
+pub(crate) mod chat;
+mod compat;
+pub(crate) mod completions;
+mod constraint;
+pub(crate) mod embeddings;
 mod extra;
+mod history;
 mod params;
 mod render;
 mod stream;
+mod text;
+mod tools;
 
 use crate::error::{ApiError, json_response};
 use crate::grammar::Grammars;
 use crate::keys::Keys;
 use crate::metrics::{Metrics, Route};
-use crate::options::Limits;
+use crate::options::{Limits, UnknownFields};
 use crate::prompt::Guard;
 use crate::scheduler::Handle;
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -45,6 +51,7 @@ pub(crate) struct App {
     pub(crate) hidden: usize,
     /// The arithmetic, for `system_fingerprint`.
     pub(crate) fingerprint: String,
+    pub(crate) unknown_fields: UnknownFields,
     pub(crate) created: u64,
     /// Made when first asked for: a walk over the vocabulary.
     pub(crate) grammars: OnceLock<Result<Grammars, ApiError>>,
@@ -116,7 +123,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/props", get(extra::props))
         .route("/slots", get(extra::slots))
         .route("/v1/models", get(models))
-        .route("/v1/models/{model}", get(model))
+        .route("/v1/models/{*model}", get(model))
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/embeddings", post(embeddings::embeddings))
@@ -165,7 +172,7 @@ fn known(pattern: &str) -> &'static str {
         "/props",
         "/slots",
         "/v1/models",
-        "/v1/models/{model}",
+        "/v1/models/{*model}",
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/embeddings",
@@ -202,8 +209,10 @@ async fn models(State(app): State<Arc<App>>) -> Response {
 
 async fn model(
     State(app): State<Arc<App>>,
-    axum::extract::Path(name): axum::extract::Path<String>,
+    name: Result<axum::extract::Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
+    // A name that is no text is nobody's.
+    let name = name.map_or_else(|_| String::new(), |path| path.0);
     app.check_model(Some(&name))?;
     Ok(json_response(StatusCode::OK, &card(&app)))
 }

@@ -22,7 +22,7 @@ mod request;
 mod run;
 
 pub(crate) use request::{
-    CallDelta, Counts, Delta, Event, Finish, Format, Generate, Request, Task, TokenLogProb,
+    CallDelta, Counts, Delta, Event, Finish, Format, Generate, Request, Scored, Task, TokenLogProb,
 };
 
 use crate::error::ApiError;

@@ -3,6 +3,7 @@
 use crate::atem::StringParameters;
 use crate::grammar::Grammar;
 use muser_engine::{SamplingParams, Token};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What the text of an answer is made of.
@@ -25,10 +26,18 @@ pub(crate) struct Generate {
     pub(crate) sampling: SamplingParams,
     /// The most tokens of a choice; `None` fills the context.
     pub(crate) max_tokens: Option<usize>,
+    /// Tokens before which no token ends a choice.
+    pub(crate) min_tokens: usize,
     pub(crate) stop: Vec<String>,
+    /// Tokens that end a choice as the model's own ends do.
+    pub(crate) stop_tokens: Vec<Token>,
     /// Whether log-probabilities are wanted, and how many alternatives.
     pub(crate) logprobs: Option<usize>,
+    /// Whether those of the prompt are wanted too, and that of the end.
+    pub(crate) score: bool,
     pub(crate) format: Format,
+    /// Whether control tokens are shown as they are written.
+    pub(crate) show_special: bool,
     /// What may be written at all, from the first token on.
     pub(crate) grammar: Option<Grammar>,
     /// Which parameters of tools are strings.
@@ -66,6 +75,15 @@ impl Request {
         }
     }
 
+    /// How many alternatives of each of the prompts' tokens are wanted, if their
+    /// log-probabilities are.
+    pub(crate) fn scores(&self) -> Option<usize> {
+        match &self.task {
+            Task::Generate(g) if g.score => g.logprobs,
+            Task::Generate(_) | Task::Embed => None,
+        }
+    }
+
     /// All choices together.
     pub(crate) fn units(&self) -> usize {
         self.prompts.len().saturating_mul(self.n())
@@ -78,6 +96,14 @@ pub(crate) struct TokenLogProb {
     pub(crate) token: Token,
     pub(crate) logprob: f64,
     pub(crate) top: Vec<(Token, f64)>,
+}
+
+/// How likely the tokens of a prompt were, each after those before it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Scored {
+    /// The first, which nothing comes before.
+    pub(crate) first: Token,
+    pub(crate) rest: Vec<TokenLogProb>,
 }
 
 /// A part of a tool call.
@@ -98,6 +124,8 @@ pub(crate) struct Delta {
     pub(crate) reasoning: String,
     pub(crate) calls: Vec<CallDelta>,
     pub(crate) logprobs: Vec<TokenLogProb>,
+    /// The prompt's log-probabilities, with the first part of an answer.
+    pub(crate) prompt: Option<Arc<Scored>>,
 }
 
 impl Delta {
@@ -106,6 +134,7 @@ impl Delta {
             && self.reasoning.is_empty()
             && self.calls.is_empty()
             && self.logprobs.is_empty()
+            && self.prompt.is_none()
     }
 }
 
@@ -152,8 +181,12 @@ impl std::ops::AddAssign for Counts {
 /// What the scheduler tells whoever asked.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// More of a choice.
-    Delta { choice: usize, delta: Delta },
+    /// More of a choice, and what it took so far.
+    Delta {
+        choice: usize,
+        delta: Delta,
+        counts: Counts,
+    },
     /// A choice is complete.
     Done {
         choice: usize,

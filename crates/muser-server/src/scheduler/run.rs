@@ -2,10 +2,10 @@
 
 use super::answer::{Answer, Outcome};
 use super::prefix::PrefixTree;
-use super::{Command, Counts, Delta, Event, Job, Shared, SlotStatus, Task};
+use super::{Command, Counts, Delta, Event, Job, Scored, Shared, SlotStatus, Task, TokenLogProb};
 use crate::error::ApiError;
 use crate::options::Limits;
-use muser_engine::{Advance, Backend, Batch, Codec, Model, Session, Token, Want};
+use muser_engine::{Advance, Backend, Batch, Codec, LogProbs, Model, Session, Token, Want};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ struct Unit<B: Backend> {
     choice: usize,
     /// The evaluated prompt, from the prompt's first choice.
     ready: Option<Session<B>>,
+    /// The prompt's log-probabilities, from there too.
+    scored: Option<Arc<Scored>>,
 }
 
 impl<B: Backend> Unit<B> {
@@ -74,6 +76,9 @@ struct Slot<B: Backend> {
     /// Where another prompt is likely to leave this one: worth a snapshot.
     branch: Option<usize>,
     cached: usize,
+    /// The prompt's log-probabilities while it is evaluated, where they are
+    /// wanted.
+    scores: Vec<TokenLogProb>,
     last_token: Instant,
     stalled: Option<Instant>,
     /// Rows in the pass that is being made.
@@ -101,6 +106,33 @@ impl<B: Backend> Slot<B> {
         let (logits, history) = (self.session.logits(), self.session.tokens());
         let logits = logits.map_err(ApiError::from);
         self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec)));
+    }
+
+    /// Whether each token of the prompt that is being evaluated is to be scored.
+    fn is_scoring(&self) -> bool {
+        self.next.is_none() && self.unit.job.request.scores().is_some()
+    }
+
+    /// Evaluates the next tokens of a prompt, in a call of their own, for all of
+    /// their logits are needed: 4 bytes a token of the vocabulary each.
+    fn score(&mut self) -> Result<(), ApiError> {
+        let top = self.unit.job.request.scores().unwrap_or_default();
+        let at = self.session.tokens().len();
+        let (tokens, scores) = (self.unit.tokens(), &mut self.scores);
+        let mut each = |position: usize, logits: &[f32]| {
+            let Some(&token) = tokens.get(position + 1) else {
+                return;
+            };
+            let all = LogProbs::new(logits);
+            scores.push(TokenLogProb {
+                token,
+                // There is such a token: the prompt was checked.
+                logprob: all.of(token).unwrap_or(f64::NEG_INFINITY),
+                top: all.top(top),
+            });
+        };
+        let part = &tokens[at..at + self.rows];
+        Ok(self.session.score(part, &mut each)?)
     }
 
     fn counts(&self) -> Counts {
@@ -132,6 +164,7 @@ impl<B: Backend> Ready<B> {
             next: None,
             branch: self.branch,
             cached: self.cached,
+            scores: Vec::new(),
             last_token: Instant::now(),
             stalled: None,
             rows: 0,
@@ -235,6 +268,7 @@ impl<B: Backend> Scheduler<B> {
                         prompt,
                         choice: 0,
                         ready: None,
+                        scored: None,
                     });
                 }
             }
@@ -350,7 +384,9 @@ impl<B: Backend> Scheduler<B> {
     fn begin(&mut self, unit: &Unit<B>) -> Result<(Session<B>, usize), ApiError> {
         let (tokens, metrics) = (unit.tokens(), &self.shared.metrics);
         let mut common = 0;
-        if unit.job.request.cache && !self.model.transformer().lane().width_matters() {
+        // Of what is not evaluated there are no logits.
+        let whole = unit.job.request.scores().is_some();
+        if unit.job.request.cache && !whole && !self.model.transformer().lane().width_matters() {
             let found = self.tree.find(tokens, |snapshot| {
                 let mut session = snapshot.clone();
                 if session.tokens() == tokens && session.logits().is_ok() {
@@ -420,11 +456,13 @@ impl<B: Backend> Scheduler<B> {
 
     /// The forward pass; `false` if it failed and is to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
+        self.score();
         let mut advances = Vec::new();
         let mut of = Vec::new();
         let mut prompt = false;
         for (i, slot) in self.slots.iter_mut().enumerate() {
-            let Some(slot) = slot.as_mut().filter(|s| s.rows > 0) else {
+            let wanted = slot.as_mut().filter(|s| s.rows > 0 && !s.is_scoring());
+            let Some(slot) = wanted else {
                 continue;
             };
             let at = slot.session.tokens().len();
@@ -482,6 +520,21 @@ impl<B: Backend> Scheduler<B> {
             None => self.fail_all(&error),
         }
         false
+    }
+
+    /// The part of the pass that is not shared: prompts whose tokens are scored.
+    fn score(&mut self) {
+        for place in &mut self.slots {
+            let Some(slot) = place.as_mut().filter(|s| s.rows > 0 && s.is_scoring()) else {
+                continue;
+            };
+            if let Err(error) = slot.score() {
+                tracing::warn!(%error, "a prompt could not be scored");
+                self.shared.metrics.failed.inc();
+                slot.unit.fail(error);
+                *place = None;
+            }
+        }
     }
 
     /// What follows from the pass for a slot; whether it stands at the end of
@@ -550,12 +603,19 @@ impl<B: Backend> Scheduler<B> {
         if slot.unit.choice > 0 {
             return;
         }
+        if generate.score {
+            slot.unit.scored = Some(Arc::new(Scored {
+                first: slot.unit.tokens().first().copied().unwrap_or_default(),
+                rest: std::mem::take(&mut slot.scores),
+            }));
+        }
         for choice in (1..generate.n).rev() {
             self.queue.push_front(Unit {
                 job: slot.unit.job.clone(),
                 prompt: slot.unit.prompt,
                 choice,
                 ready: Some(slot.session.clone()),
+                scored: slot.unit.scored.clone(),
             });
         }
         if slot.unit.job.request.cache && slot.cached < slot.unit.tokens().len() {
@@ -594,7 +654,7 @@ impl<B: Backend> Scheduler<B> {
             }
             return;
         };
-        let (delta, outcome) = match step {
+        let (mut delta, outcome) = match step {
             Ok(step) => step,
             Err(e) => {
                 metrics.failed.inc();
@@ -613,8 +673,14 @@ impl<B: Backend> Scheduler<B> {
         }
         slot.last_token = now;
         metrics.completion_tokens.inc();
+        delta.prompt = slot.unit.scored.take();
         if !delta.is_empty() {
-            slot.unit.send(Event::Delta { choice, delta });
+            let counts = slot.counts();
+            slot.unit.send(Event::Delta {
+                choice,
+                delta,
+                counts,
+            });
         }
         match outcome {
             Outcome::Next(token) => slot.next = Some(token),

@@ -3,10 +3,10 @@
 use crate::cli::Common;
 use crate::exit::Usage;
 use crate::load::{self, Loaded};
-use crate::{interrupt, output};
+use crate::{input, interrupt, output};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use muser_server::{Limits, Options, Server, StartError, TlsFiles};
+use muser_server::{Limits, Options, Server, StartError, TlsFiles, UnknownFields};
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// The model's name in requests and answers; without it, the file's own
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     name: Option<String>,
     /// The longest that a request may take, in seconds
     #[arg(long, default_value_t = 600, value_name = "N")]
@@ -67,9 +67,21 @@ pub(crate) struct ServeArgs {
     /// How long running answers may take after SIGTERM, in seconds
     #[arg(long, default_value_t = 30, value_name = "N")]
     grace: u64,
+    /// What becomes of fields of a request that are not known
+    #[arg(long, value_enum, default_value_t = Unknown::Refuse)]
+    unknown_fields: Unknown,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t = LogForm::Text)]
     log: LogForm,
+}
+
+/// What becomes of unknown fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Unknown {
+    /// 400, with the field's name
+    Refuse,
+    /// As if they were not there
+    Ignore,
 }
 
 /// Forms of the logs.
@@ -132,6 +144,10 @@ fn options(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<Options> {
         api_keys: args.api_key_file.as_deref().map_or(Ok(Vec::new()), keys)?,
         tls: tls.map(|(certificates, key)| TlsFiles { certificates, key }),
         model_name: args.name.clone().unwrap_or_else(|| name(loaded)),
+        unknown_fields: match args.unknown_fields {
+            Unknown::Refuse => UnknownFields::Refuse,
+            Unknown::Ignore => UnknownFields::Ignore,
+        },
     })
 }
 
@@ -151,8 +167,7 @@ fn name(loaded: &Loaded) -> String {
 
 /// Keys of a file; at least one, or it would open the server to everybody.
 fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
+    let text = input::text(path, input::MOST_KEYS)?;
     let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let keys: Vec<String> = lines.map(str::to_owned).collect();
     if keys.is_empty() {
