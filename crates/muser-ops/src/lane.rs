@@ -5,7 +5,6 @@
 /// A kernel belongs to exactly one lane. A tensor or a width that a lane does
 /// not cover is refused by name; no lane falls back to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Lane {
     /// One answer: the same bits however it is computed. Version 1.
     #[default]
