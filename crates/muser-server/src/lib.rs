@@ -18,7 +18,11 @@ mod api;
 mod atem;
 mod error;
 mod fields;
+#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grammar;
+mod json;
 mod keys;
 mod limits;
 mod listen;
@@ -31,7 +35,7 @@ mod tls;
 
 pub use error::ApiError;
 pub use limits::JsonLimits;
-pub use options::{Limits, Options, StartError, TlsFiles};
+pub use options::{Limits, Options, StartError, TlsFiles, UnknownFields};
 
 use api::{App, Ids};
 use keys::Keys;
@@ -137,6 +141,7 @@ impl Server {
             vocab,
             hidden,
             fingerprint,
+            unknown_fields: options.unknown_fields,
             created: api::now(),
             grammars: OnceLock::new(),
             ids: Ids::new(),

@@ -63,6 +63,16 @@ impl Default for Limits {
     }
 }
 
+/// What becomes of a field of a request that this server does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// The request is refused, and told the field's name.
+    #[default]
+    Refuse,
+    /// It is as if it were not there.
+    Ignore,
+}
+
 /// Certificate chain and private key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -93,6 +103,8 @@ pub struct Options {
     pub log_dropped: Option<Arc<AtomicU64>>,
     /// The model's name in requests and answers.
     pub model_name: String,
+    /// What becomes of fields that are not known.
+    pub unknown_fields: UnknownFields,
 }
 
 /// Why the server did not start.
@@ -253,6 +265,7 @@ mod tests {
             allowed_origins: Vec::new(),
             log_dropped: None,
             model_name: "m".into(),
+            unknown_fields: UnknownFields::Refuse,
         }
     }
 

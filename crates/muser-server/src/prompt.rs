@@ -122,7 +122,7 @@ impl Guard {
             tokens.extend(end);
             if tokens.len() > bounds.most {
                 let found = format!("more than {}", bounds.most);
-                return Err(ApiError::context(FIELD, found, bounds.most));
+                return Err(ApiError::context(FIELD, found, bounds.most, bounds.most));
             }
             Ok(())
         };

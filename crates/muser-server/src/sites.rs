@@ -198,6 +198,7 @@ mod tests {
             allowed_origins: owned(origins),
             log_dropped: None,
             model_name: "m".into(),
+            unknown_fields: crate::options::UnknownFields::Refuse,
         })
     }
 

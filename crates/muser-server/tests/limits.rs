@@ -53,7 +53,9 @@ fn open(s: &Running, body: &Value) -> TcpStream {
     let body = body.to_string();
     let mut stream = connect(s.address);
     let head = head("POST", "/v1/completions", JSON, body.len());
-    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    stream
+        .write_all(format!("{head}{body}").as_bytes())
+        .unwrap();
     stream
 }
 
@@ -63,7 +65,10 @@ fn exchange(address: SocketAddr, bytes: &[u8]) -> Reply {
 }
 
 fn code(reply: &Reply) -> String {
-    reply.json()["error"]["code"].as_str().unwrap_or("").to_owned()
+    reply.json()["error"]["code"]
+        .as_str()
+        .unwrap_or("")
+        .to_owned()
 }
 
 #[test]
@@ -159,7 +164,9 @@ fn memory_is_counted_and_what_never_fits_is_413() {
     wide["max_tokens"] = 3.into();
     wide["stream"] = true.into();
     assert_eq!(complete(s.address, wide).status, 200);
-    until("all is given back", || metric(&s, "muser_memory_bytes") == 0.0);
+    until("all is given back", || {
+        metric(&s, "muser_memory_bytes") == 0.0
+    });
     still_works(&s);
 }
 
@@ -172,7 +179,10 @@ fn tokenizing_stops_at_the_context() {
         ("/v1/completions", json!({"prompt": words})),
         ("/v1/embeddings", json!({"input": words})),
         ("/v1/chat/completions", json!({"messages": user(&words)})),
-        ("/apply-template", json!({"messages": user(&"<|eot|>".repeat(100_000))})),
+        (
+            "/apply-template",
+            json!({"messages": user(&"<|eot|>".repeat(100_000))}),
+        ),
     ] {
         let reply = post(s.address, path, &body);
         refused(&reply, 400);
@@ -210,18 +220,54 @@ fn what_could_be_read_in_two_ways_is_refused_in_our_shape() {
         format!("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{JSON}{lines}\r\n{body}")
     };
     for (request, status) in [
-        (post(&format!("Content-Length: {length}\r\nConnection: close\r\n")), 200),
-        (post(&format!("Content-Length: {length}\r\nTransfer-Encoding: chunked\r\n")), 400),
-        (post(&format!("Content-Length: {length}\r\nContent-Length: {length}\r\n")), 400),
+        (
+            post(&format!(
+                "Content-Length: {length}\r\nConnection: close\r\n"
+            )),
+            200,
+        ),
+        (
+            post(&format!(
+                "Content-Length: {length}\r\nTransfer-Encoding: chunked\r\n"
+            )),
+            400,
+        ),
+        (
+            post(&format!(
+                "Content-Length: {length}\r\nContent-Length: {length}\r\n"
+            )),
+            400,
+        ),
         (post("Transfer-Encoding: gzip, chunked\r\n"), 400),
         (post("Content-Length: 1e3\r\n"), 400),
         ("GET /health HTTP/1.1\nHost: localhost\n\n".to_owned(), 400),
         ("GET /health HTTP/1.1\r\n\r\n".to_owned(), 400),
-        ("GET /health HTTP/3.0\r\nHost: localhost\r\n\r\n".to_owned(), 505),
+        (
+            "GET /health HTTP/3.0\r\nHost: localhost\r\n\r\n".to_owned(),
+            505,
+        ),
         ("\u{0}\u{1}\u{2}\r\n\r\n".to_owned(), 400),
-        (format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(10_000)), 414),
-        (format!("GET / HTTP/1.1\r\nHost: localhost\r\nA: {}\r\n\r\n", "b".repeat(70_000)), 431),
-        (format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "A: b\r\n".repeat(100)), 431),
+        (
+            format!(
+                "GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                "x".repeat(10_000)
+            ),
+            414,
+        ),
+        (
+            format!(
+                "GET / HTTP/1.1\r\nHost: localhost\r\nA: {}\r\n\r\n",
+                "b".repeat(70_000)
+            ),
+            431,
+        ),
+        (
+            format!(
+                "GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n",
+                "A: b\r\n".repeat(100)
+            ),
+            431,
+        ),
     ] {
         let reply = exchange(s.address, request.as_bytes());
         match status {
@@ -231,7 +277,8 @@ fn what_could_be_read_in_two_ways_is_refused_in_our_shape() {
         assert!(reply.head.contains("connection: close"), "{}", reply.head);
     }
     // A head just within the bound is served.
-    let rest = 65_536 - "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nA: \r\n\r\n".len();
+    let rest = 65_536
+        - "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nA: \r\n\r\n".len();
     let full = format!(
         "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nA: {}\r\n\r\n",
         "b".repeat(rest)
@@ -255,7 +302,9 @@ fn requests_of_one_connection_are_answered_in_order() {
     );
     let get = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut stream = connect(s.address);
-    stream.write_all(format!("{one}{get}{one}{get}{chunked}").as_bytes()).unwrap();
+    stream
+        .write_all(format!("{one}{get}{one}{get}{chunked}").as_bytes())
+        .unwrap();
     let mut all = String::new();
     stream.read_to_string(&mut all).unwrap();
     assert_eq!(all.matches("HTTP/1.1 200 OK").count(), 5, "{all}");
@@ -263,7 +312,9 @@ fn requests_of_one_connection_are_answered_in_order() {
     assert_eq!(all.matches("text_completion").count(), 3);
     // What follows a refused head is not read as a request.
     let mut stream = connect(s.address);
-    stream.write_all(format!("{get}GET / HTTP/1.1\n\n{get}").as_bytes()).unwrap();
+    stream
+        .write_all(format!("{get}GET / HTTP/1.1\n\n{get}").as_bytes())
+        .unwrap();
     let mut all = String::new();
     stream.read_to_string(&mut all).unwrap();
     assert_eq!(all.matches("HTTP/1.1").count(), 2, "{all}");
@@ -305,7 +356,10 @@ fn bodies_that_are_cut_off_too_long_or_coded_are_told_apart() {
     for coding in ["gzip", "br", "gzip, identity"] {
         let headers = format!("{JSON}Content-Encoding: {coding}\r\n");
         let request = head("POST", "/v1/completions", &headers, 2);
-        refused(&exchange(s.address, format!("{request}{{}}").as_bytes()), 415);
+        refused(
+            &exchange(s.address, format!("{request}{{}}").as_bytes()),
+            415,
+        );
     }
     assert_eq!(refused(&get(s.address, "/v1/models/%ff"), 400), "model");
     still_works(&s);
@@ -319,10 +373,19 @@ fn names_of_other_machines_are_not_answered_without_keys() {
             format!("GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{more}\r\n");
         exchange(address, request.as_bytes())
     };
-    ask(s.address, "localhost:1", "Origin: http://127.0.0.1:8080\r\n").ok();
+    ask(
+        s.address,
+        "localhost:1",
+        "Origin: http://127.0.0.1:8080\r\n",
+    )
+    .ok();
     for (host, more, option) in [
         ("evil.example", "", "--allow-host"),
-        ("localhost", "Origin: https://evil.example\r\n", "--allow-origin"),
+        (
+            "localhost",
+            "Origin: https://evil.example\r\n",
+            "--allow-origin",
+        ),
         ("localhost", "Origin: null\r\n", "--allow-origin"),
     ] {
         let reply = ask(s.address, host, more);
@@ -331,13 +394,23 @@ fn names_of_other_machines_are_not_answered_without_keys() {
     }
     // With keys the key decides.
     let s = start_with(1, limits(), &["sixteen letters or more"]);
-    ask(s.address, "muser.example", "Origin: https://evil.example\r\n").ok();
+    ask(
+        s.address,
+        "muser.example",
+        "Origin: https://evil.example\r\n",
+    )
+    .ok();
 }
 
 #[test]
 fn head_needs_no_key_where_get_needs_none() {
     let s = start_with(1, limits(), &["sixteen letters or more"]);
-    for (path, status) in [("/", 200), ("/health", 200), ("/openapi.json", 200), ("/props", 401)] {
+    for (path, status) in [
+        ("/", 200),
+        ("/health", 200),
+        ("/openapi.json", 200),
+        ("/props", 401),
+    ] {
         let request = head("HEAD", path, "", 0);
         let reply = exchange(s.address, request.as_bytes());
         assert_eq!((reply.status, reply.body.as_str()), (status, ""), "{path}");
@@ -349,7 +422,12 @@ fn keys_are_read_anew() {
     let (old, new) = ("the first of two keys", "the second of two keys");
     let s = start_with(1, limits(), &[old]);
     let status = |key: &str| {
-        let request = head("GET", "/v1/models", &format!("Authorization: Bearer {key}\r\n"), 0);
+        let request = head(
+            "GET",
+            "/v1/models",
+            &format!("Authorization: Bearer {key}\r\n"),
+            0,
+        );
         exchange(s.address, request.as_bytes()).status
     };
     assert_eq!((status(old), status(new)), (200, 401));
@@ -378,8 +456,10 @@ fn connections_that_wait_for_their_client_give_way() {
         let part: &[u8] = match i % 3 {
             0 => b"",
             1 => b"POST /v1/completions HTTP/1.1\r\nHo",
-            _ => b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: \
-                  application/json\r\nContent-Length: 100\r\n\r\n{\"pro",
+            _ => {
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: \
+                  application/json\r\nContent-Length: 100\r\n\r\n{\"pro"
+            }
         };
         // The earliest may have been closed already.
         let _ = stream.write_all(part);
@@ -413,7 +493,9 @@ fn operators_are_answered_when_every_connection_is_busy() {
     refused(&reply, 429);
     assert_eq!(code(&reply), "connections_full");
     drop(held);
-    until("there is room again", || get(s.address, "/v1/models").status == 200);
+    until("there is room again", || {
+        get(s.address, "/v1/models").status == 200
+    });
 }
 
 #[test]
@@ -444,12 +526,17 @@ fn a_body_has_to_come_fast_enough() {
     }
     let reply = read(slow);
     refused(&reply, 408);
-    assert!(reply.body.contains("1048576 bytes a second"), "{}", reply.body);
+    assert!(
+        reply.body.contains("1048576 bytes a second"),
+        "{}",
+        reply.body
+    );
     let mut quick = begin(&body);
     quick.write_all(body.as_bytes()).unwrap();
     read(quick).ok();
     let mut head = connect(s.address);
-    head.write_all(b"POST /v1/completions HTTP/1.1\r\nHo").unwrap();
+    head.write_all(b"POST /v1/completions HTTP/1.1\r\nHo")
+        .unwrap();
     refused(&read(head), 408);
 }
 
@@ -491,7 +578,9 @@ fn a_whole_answer_ends_with_its_client_whatever_was_sent_behind_it() {
         let _ = stream.write_all(more.as_bytes());
         until("it runs", || busy_slots(&s) == 1);
         drop(stream);
-        until("it is cancelled", || metric(&s, "muser_cancelled_total") > before);
+        until("it is cancelled", || {
+            metric(&s, "muser_cancelled_total") > before
+        });
         until("its slot is free", || busy_slots(&s) == 0);
     }
 }
@@ -597,7 +686,9 @@ fn a_late_answer_counts_as_late_and_not_as_left() {
     body["timeout"] = 1.into();
     let reply = complete(s.address, body);
     assert!(reply.body.contains("deadline_exceeded"));
-    until("it is counted", || metric(&s, "muser_timed_out_total") == 1.0);
+    until("it is counted", || {
+        metric(&s, "muser_timed_out_total") == 1.0
+    });
     assert_eq!(metric(&s, "muser_cancelled_total"), 0.0);
 }
 
@@ -622,7 +713,9 @@ fn at_the_end_of_the_grace_every_client_is_told() {
     let mut reading = connect(s.address);
     let head = head("POST", "/v1/completions", JSON, 1000);
     reading.write_all(head.as_bytes()).unwrap();
-    until("they run", || busy_slots(&s) == 2 && metric(&s, "muser_waiting") >= 6.0);
+    until("they run", || {
+        busy_slots(&s) == 2 && metric(&s, "muser_waiting") >= 6.0
+    });
     let readers: Vec<_> = whole
         .into_iter()
         .chain([reading])

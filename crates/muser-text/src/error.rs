@@ -100,6 +100,9 @@ pub enum Error {
     /// A start token was asked for, but the vocabulary names none.
     #[error("add_bos was asked for, but the vocabulary names no bos token")]
     NoBos,
+    /// The file says that texts start with a start token, and not which it is.
+    #[error("add_bos_token is true: expected a bos_token_id with it, found none")]
+    NoBosToAdd,
     /// An id beyond the vocabulary was to be decoded.
     #[error("token id {id} is not in the vocabulary of {vocab_size} tokens")]
     IdOutOfRange {

@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod embedded;
 mod exit;
+mod input;
 mod interrupt;
 mod load;
 mod log;

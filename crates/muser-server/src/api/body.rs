@@ -39,7 +39,7 @@ impl Body {
             let cost = json::check(&bytes, &app.limits.json, &work)?;
             let copies = COPIES * bytes.len() as u64;
             work.hold(cost.saturating_add(copies), "the request")?;
-            let fields = Fields::body(&bytes)?;
+            let fields = Fields::body(&bytes, app.unknown_fields)?;
             drop(bytes);
             work.check()?;
             let done = read(&work, fields);

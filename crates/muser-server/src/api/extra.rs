@@ -2,7 +2,8 @@
 //! what operators need.
 
 use super::body::fields;
-use super::chat::{Choice, conversation, tools};
+use super::history::conversation;
+use super::tools::Tools;
 use super::{App, params};
 use crate::error::{ApiError, json_response};
 use axum::extract::{Request, State};
@@ -123,8 +124,8 @@ pub(super) async fn apply_template(
     let body = fields(&app, request).await?;
     body.read(move |work, mut f| {
         app.check_model(f.string("model")?.as_deref())?;
-        let tools = tools(&mut f)?;
-        let (messages, options) = conversation(&mut f, &tools, &Choice::Auto)?;
+        let tools = Tools::read(&mut f)?;
+        let (messages, options) = conversation(&mut f, &tools)?;
         f.finish()?;
         let (prompt, tokens) =
             app.guard

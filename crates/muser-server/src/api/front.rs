@@ -147,7 +147,7 @@ fn known(pattern: &str) -> &'static str {
         "/props",
         "/slots",
         "/v1/models",
-        "/v1/models/{model}",
+        "/v1/models/{*model}",
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/embeddings",

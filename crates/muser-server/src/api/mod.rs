@@ -1,14 +1,20 @@
 //! Routes, and what stands before every one of them.
 
 pub(crate) mod body;
-mod chat;
-mod completions;
-mod embeddings;
+pub(crate) mod chat;
+mod compat;
+pub(crate) mod completions;
+mod constraint;
+pub(crate) mod embeddings;
 mod extra;
 mod front;
+mod history;
 mod params;
 mod render;
 mod stream;
+mod text;
+mod tools;
+mod whole;
 
 use crate::error::{ApiError, json_response};
 use crate::grammar::Grammars;
@@ -18,7 +24,7 @@ use crate::limits::gate::Gate;
 use crate::limits::text::TextBounds;
 use crate::limits::work::Work;
 use crate::metrics::Metrics;
-use crate::options::Limits;
+use crate::options::{Limits, UnknownFields};
 use crate::prompt::Guard;
 use crate::scheduler::Handle;
 use crate::sites::Sites;
@@ -54,6 +60,7 @@ pub(crate) struct App {
     pub(crate) hidden: usize,
     /// The arithmetic, for `system_fingerprint`.
     pub(crate) fingerprint: String,
+    pub(crate) unknown_fields: UnknownFields,
     pub(crate) created: u64,
     /// Made when first asked for: a walk over the vocabulary.
     pub(crate) grammars: OnceLock<Result<Grammars, ApiError>>,
@@ -143,7 +150,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/props", get(extra::props))
         .route("/slots", get(extra::slots))
         .route("/v1/models", get(models))
-        .route("/v1/models/{model}", get(model))
+        .route("/v1/models/{*model}", get(model))
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/embeddings", post(embeddings::embeddings))
@@ -184,8 +191,8 @@ async fn model(
     State(app): State<Arc<App>>,
     name: Result<axum::extract::Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    let reason = |_| ApiError::field("model", "expected a name in UTF-8");
-    let axum::extract::Path(name) = name.map_err(reason)?;
+    // A name that is no text is nobody's.
+    let name = name.map_or_else(|_| String::new(), |path| path.0);
     app.check_model(Some(&name))?;
     Ok(json_response(StatusCode::OK, &card(&app)))
 }

@@ -1,12 +1,13 @@
 //! Answers as OpenAI's clients read them, whole and in chunks.
 
 use super::App;
+use super::text::{self, Offsets};
+use super::whole;
 use crate::error::{ApiError, json_text};
-use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, TokenLogProb};
+use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, Scored, TokenLogProb};
 use axum::http::StatusCode;
 use axum::response::Response;
 use muser_engine::Token;
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -17,20 +18,35 @@ pub(super) enum Kind {
     Text,
 }
 
+/// What of an answer is shown, and how.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shape {
+    /// Log-probabilities.
+    pub(super) logprobs: bool,
+    /// Control tokens as they are written.
+    pub(super) show_special: bool,
+    /// The prompts' texts, where the answer begins with them.
+    pub(super) echo: Vec<String>,
+    /// The answer, without what the model thought before.
+    pub(super) hide_reasoning: bool,
+    /// A call is asked for: where none is complete, there is no text either.
+    pub(super) must_call: bool,
+    /// One call, in OpenAI's older field.
+    pub(super) old_call: bool,
+}
+
 /// What all of an answer's JSON needs to know.
 pub(super) struct Render {
     pub(super) app: Arc<App>,
     pub(super) kind: Kind,
     pub(super) id: String,
     pub(super) created: u64,
-    pub(super) logprobs: bool,
-    /// The prompts' texts, where the answer begins with them.
-    pub(super) echo: Vec<String>,
+    pub(super) shape: Shape,
     pub(super) choices: usize,
 }
 
 impl Render {
-    pub(super) fn new(app: Arc<App>, kind: Kind, choices: usize, logprobs: bool) -> Self {
+    pub(super) fn new(app: Arc<App>, kind: Kind, choices: usize, shape: Shape) -> Self {
         let prefix = match kind {
             Kind::Chat => "chatcmpl",
             Kind::Text => "cmpl",
@@ -39,8 +55,7 @@ impl Render {
             id: format!("{prefix}-{}", app.ids.next()),
             created: super::now(),
             kind,
-            logprobs,
-            echo: Vec::new(),
+            shape,
             choices,
             app,
         }
@@ -48,12 +63,15 @@ impl Render {
 
     /// What an answer's choice begins with.
     pub(super) fn echoed(&self, choice: usize) -> &str {
-        let prompts = self.echo.len().max(1);
+        let prompts = self.shape.echo.len().max(1);
         let each = (self.choices / prompts).max(1);
-        self.echo.get(choice / each).map_or("", String::as_str)
+        self.shape
+            .echo
+            .get(choice / each)
+            .map_or("", String::as_str)
     }
 
-    fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
+    pub(super) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.as_str().into());
         map.insert("object".into(), object.into());
@@ -65,16 +83,16 @@ impl Render {
         map
     }
 
-    /// The bytes of a token, and as text.
-    fn token(&self, token: Token) -> (String, Vec<u8>) {
+    /// A token as text, and its bytes.
+    fn token(&self, token: Token) -> (String, &[u8]) {
         let Ok(tokenizer) = self.app.codec.tokenizer() else {
-            return (format!("token_id:{token}"), Vec::new());
+            return (format!("token_id:{token}"), &[]);
         };
         let bytes = tokenizer.token_bytes(token).unwrap_or_default();
-        (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
+        (text::of_token(tokenizer, token), bytes)
     }
 
-    fn chat_logprobs(&self, all: &[TokenLogProb]) -> Value {
+    pub(super) fn chat_logprobs(&self, all: &[TokenLogProb]) -> Value {
         let entry = |token: Token, logprob: f64| {
             let (text, bytes) = self.token(token);
             json!({"token": text, "logprob": finite(logprob), "bytes": bytes})
@@ -88,24 +106,40 @@ impl Render {
         json!({"content": each.collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// The older form; `offset` is where the first token's text begins.
-    fn text_logprobs(&self, all: &[TokenLogProb], offset: &mut usize) -> Value {
-        let (mut tokens, mut probs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-        for t in all {
-            let (text, _) = self.token(t.token);
-            offsets.push(*offset);
-            *offset += text.chars().count();
-            let top = t.top.iter();
-            let top: Map<String, Value> = top
-                .map(|&(t, p)| (self.token(t).0, finite(p).into()))
-                .collect();
-            tokens.push(text);
-            probs.push(finite(t.logprob));
-            tops.push(top);
+    /// The older form, of the prompt's tokens if they are scored and of the
+    /// answer's; `offsets` are of the text before.
+    pub(super) fn text_logprobs(
+        &self,
+        prompt: Option<&Scored>,
+        all: &[TokenLogProb],
+        offsets: &mut Offsets,
+    ) -> Value {
+        let mut lists = TextLogProbs::default();
+        if let Some(scored) = prompt {
+            let (text, offset) = self.place(scored.first, offsets);
+            // Nothing comes before the first token: it has no probability.
+            lists.push(text, offset, Value::Null, Value::Null);
         }
-        json!({
-            "tokens": tokens, "token_logprobs": probs, "top_logprobs": tops, "text_offset": offsets
-        })
+        for t in prompt.iter().flat_map(|p| &p.rest).chain(all) {
+            let (text, offset) = self.place(t.token, offsets);
+            let mut top = Map::new();
+            for &(token, p) in &t.top {
+                top.insert(self.token(token).0, finite(p).into());
+            }
+            // The token itself is always there, likely or not.
+            top.insert(text.clone(), finite(t.logprob).into());
+            lists.push(text, offset, finite(t.logprob).into(), top.into());
+        }
+        lists.json()
+    }
+
+    /// A token's text, and where it begins in the text that is shown.
+    fn place(&self, token: Token, offsets: &mut Offsets) -> (String, usize) {
+        let (text, bytes) = self.token(token);
+        let tokenizer = self.app.codec.tokenizer();
+        let hidden = tokenizer.is_ok_and(|t| t.is_control(token)) && !self.shape.show_special;
+        let offset = offsets.push(if hidden { &[] } else { bytes });
+        (text, offset)
     }
 
     fn call(&self, choice: usize, call: &CallDelta) -> Value {
@@ -135,7 +169,8 @@ impl Render {
             }
             Kind::Text => {
                 let text = self.echoed(choice);
-                (!text.is_empty())
+                // With log-probabilities it comes with those of its tokens.
+                (!text.is_empty() && !self.shape.logprobs)
                     .then(|| self.chunk(choice, text.into(), Value::Null, Value::Null))
             }
         }
@@ -146,24 +181,32 @@ impl Render {
         &self,
         choice: usize,
         delta: &Delta,
-        offset: &mut usize,
+        offsets: &mut Offsets,
     ) -> Map<String, Value> {
-        let logprobs = match (self.logprobs, self.kind) {
+        let scored = delta.prompt.as_deref();
+        let logprobs = match (self.shape.logprobs, self.kind) {
             (false, _) => Value::Null,
             (true, Kind::Chat) => self.chat_logprobs(&delta.logprobs),
-            (true, Kind::Text) => self.text_logprobs(&delta.logprobs, offset),
+            (true, Kind::Text) => self.text_logprobs(scored, &delta.logprobs, offsets),
         };
         let content = match self.kind {
+            Kind::Text if scored.is_some() => {
+                format!("{}{}", self.echoed(choice), delta.content).into()
+            }
             Kind::Text => delta.content.as_str().into(),
             Kind::Chat => {
                 let mut map = Map::new();
-                if !delta.reasoning.is_empty() {
+                if !delta.reasoning.is_empty() && !self.shape.hide_reasoning {
                     map.insert("reasoning_content".into(), delta.reasoning.as_str().into());
                 }
                 if !delta.content.is_empty() {
                     map.insert("content".into(), delta.content.as_str().into());
                 }
-                if !delta.calls.is_empty() {
+                if self.shape.old_call {
+                    if let Some(call) = old_call(&delta.calls) {
+                        map.insert("function_call".into(), call);
+                    }
+                } else if !delta.calls.is_empty() {
                     let calls = delta.calls.iter().map(|c| self.call(choice, c));
                     map.insert("tool_calls".into(), calls.collect());
                 }
@@ -179,7 +222,14 @@ impl Render {
             Kind::Chat => json!({}),
             Kind::Text => "".into(),
         };
-        self.chunk(choice, content, Value::Null, finish.name().into())
+        self.chunk(choice, content, Value::Null, self.finish(finish).into())
+    }
+
+    fn finish(&self, finish: Finish) -> &'static str {
+        match finish {
+            Finish::ToolCalls if self.shape.old_call => "function_call",
+            Finish::Stop | Finish::Length | Finish::ToolCalls => finish.name(),
+        }
     }
 
     fn chunk(
@@ -217,7 +267,7 @@ impl Render {
         let mut open = self.choices;
         while open > 0 {
             match events.next().await? {
-                Event::Delta { choice, delta } => {
+                Event::Delta { choice, delta, .. } => {
                     if let Some(part) = parts.get_mut(choice) {
                         part.add(delta);
                     }
@@ -238,52 +288,40 @@ impl Render {
         }
         // A long answer takes a processor for a while, which others need not wait
         // for.
-        let text = tokio::task::block_in_place(|| self.text(&parts, counts))?;
+        let text = tokio::task::block_in_place(|| whole::text(self, &parts, counts))?;
         Ok(json_text(StatusCode::OK, text))
     }
 
-    /// The whole answer's JSON, written choice by choice and token by token: as
-    /// one value its log-probabilities would take ten times the memory.
-    fn text(&self, parts: &[Whole], counts: Counts) -> Result<String, ApiError> {
-        let object = match self.kind {
-            Kind::Chat => "chat.completion",
-            Kind::Text => "text_completion",
-        };
-        let answer = Answer {
-            render: self,
-            head: self.envelope(object, Vec::new()),
-            parts,
-            usage: usage(counts),
-        };
-        let text = serde_json::to_string(&answer);
-        text.map_err(|e| ApiError::internal(format!("the answer could not be written: {e}")))
-    }
-
-    fn choice(&self, index: usize, part: &Whole) -> Value {
-        let finish = part.finish.map(Finish::name);
+    /// All of a choice but its log-probabilities.
+    pub(super) fn choice(&self, index: usize, part: &Whole) -> Value {
+        let finish = part.finish.map(|finish| self.finish(finish));
+        let all = &part.all;
         if self.kind == Kind::Text {
             let text = self.echoed(index);
             return json!({
-                "index": index, "text": format!("{text}{}", part.all.content),
+                "index": index, "text": format!("{text}{}", all.content),
                 "logprobs": null, "finish_reason": finish
             });
         }
-        let mut message =
-            json!({"role": "assistant", "content": part.all.content, "refusal": null});
-        if !part.all.reasoning.is_empty() {
-            message["reasoning_content"] = part.all.reasoning.as_str().into();
+        let mut message = json!({"role": "assistant", "content": all.content, "refusal": null});
+        if !all.reasoning.is_empty() && !self.shape.hide_reasoning {
+            message["reasoning_content"] = all.reasoning.as_str().into();
         }
-        if !part.all.calls.is_empty() {
-            let calls = part.all.calls.iter().map(|c| {
+        if self.shape.old_call {
+            if let Some(call) = old_call(&all.calls) {
+                message["function_call"] = call;
+            }
+        } else if !all.calls.is_empty() {
+            let calls = all.calls.iter().map(|c| {
                 json!({
                     "id": self.call_id(index, c.index), "type": "function",
                     "function": {"name": c.name, "arguments": c.arguments}
                 })
             });
             message["tool_calls"] = calls.collect();
-            if part.all.content.is_empty() {
-                message["content"] = Value::Null;
-            }
+        }
+        if all.content.is_empty() && (self.shape.must_call || !all.calls.is_empty()) {
+            message["content"] = Value::Null;
         }
         json!({
             "index": index, "message": message, "logprobs": null, "finish_reason": finish
@@ -291,114 +329,10 @@ impl Render {
     }
 }
 
-/// A whole answer, of which no more than a token's JSON is a value at once.
-struct Answer<'r> {
-    render: &'r Render,
-    /// Everything but its choices and its usage.
-    head: Map<String, Value>,
-    parts: &'r [Whole],
-    usage: Value,
-}
-
-impl Serialize for Answer<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.head.len() + 1))?;
-        for (name, value) in &self.head {
-            match name.as_str() {
-                "choices" => map.serialize_entry(name, &Choices(self.render, self.parts))?,
-                _ => map.serialize_entry(name, value)?,
-            }
-        }
-        map.serialize_entry("usage", &self.usage)?;
-        map.end()
-    }
-}
-
-struct Choices<'r>(&'r Render, &'r [Whole]);
-
-impl Serialize for Choices<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let each = self.1.iter().enumerate();
-        serializer.collect_seq(each.map(|(index, part)| Choice {
-            render: self.0,
-            index,
-            part,
-        }))
-    }
-}
-
-struct Choice<'r> {
-    render: &'r Render,
-    index: usize,
-    part: &'r Whole,
-}
-
-impl Serialize for Choice<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let value = self.render.choice(self.index, self.part);
-        let mut map = serializer.serialize_map(None)?;
-        for (name, value) in value.as_object().into_iter().flatten() {
-            match name.as_str() {
-                "logprobs" if self.render.logprobs => map.serialize_entry(name, &Probs(self))?,
-                _ => map.serialize_entry(name, value)?,
-            }
-        }
-        map.end()
-    }
-}
-
-/// The log-probabilities of a choice.
-struct Probs<'r>(&'r Choice<'r>);
-
-impl Serialize for Probs<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Its fields, from the form that the tokens of a stream have: lists of
-        // one a token, and what is no list.
-        let form = match self.0.render.kind {
-            Kind::Chat => self.0.render.chat_logprobs(&[]),
-            Kind::Text => self.0.render.text_logprobs(&[], &mut 0),
-        };
-        let mut map = serializer.serialize_map(None)?;
-        for (field, value) in form.as_object().into_iter().flatten() {
-            match value {
-                Value::Array(_) => map.serialize_entry(field, &Column { of: self.0, field })?,
-                other => map.serialize_entry(field, other)?,
-            }
-        }
-        map.end()
-    }
-}
-
-/// One field of the log-probabilities, over the tokens of a choice.
-struct Column<'r> {
-    of: &'r Choice<'r>,
-    field: &'r str,
-}
-
-impl Serialize for Column<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Choice {
-            render,
-            index,
-            part,
-        } = *self.of;
-        let mut offset = render.echoed(index).chars().count();
-        let each = part.all.logprobs.iter().map(|token| {
-            let token = std::slice::from_ref(token);
-            let mut one = match render.kind {
-                Kind::Chat => render.chat_logprobs(token),
-                Kind::Text => render.text_logprobs(token, &mut offset),
-            };
-            one[self.field][0].take()
-        });
-        serializer.collect_seq(each)
-    }
-}
-
 /// A choice put together again.
 #[derive(Clone, Debug, Default)]
-struct Whole {
-    all: Delta,
+pub(super) struct Whole {
+    pub(super) all: Delta,
     finish: Option<Finish>,
 }
 
@@ -407,6 +341,7 @@ impl Whole {
         self.all.content += &delta.content;
         self.all.reasoning += &delta.reasoning;
         self.all.logprobs.extend(delta.logprobs);
+        self.all.prompt = self.all.prompt.take().or(delta.prompt);
         for call in delta.calls {
             match self.all.calls.last_mut() {
                 Some(last) if call.name.is_none() => last.arguments += &call.arguments,
@@ -414,6 +349,47 @@ impl Whole {
             }
         }
     }
+}
+
+/// The four lists of the older form of log-probabilities.
+#[derive(Default)]
+struct TextLogProbs {
+    tokens: Vec<String>,
+    offsets: Vec<usize>,
+    probs: Vec<Value>,
+    tops: Vec<Value>,
+}
+
+impl TextLogProbs {
+    fn push(&mut self, token: String, offset: usize, prob: Value, top: Value) {
+        self.tokens.push(token);
+        self.offsets.push(offset);
+        self.probs.push(prob);
+        self.tops.push(top);
+    }
+
+    fn json(self) -> Value {
+        json!({
+            "tokens": self.tokens, "token_logprobs": self.probs,
+            "top_logprobs": self.tops, "text_offset": self.offsets
+        })
+    }
+}
+
+/// The parts of the first call as `function_call`, of which there is one.
+fn old_call(calls: &[CallDelta]) -> Option<Value> {
+    let mut first = calls.iter().filter(|c| c.index == 0).peekable();
+    first.peek()?;
+    let mut value = json!({"arguments": ""});
+    let mut arguments = String::new();
+    for part in first {
+        if let Some(name) = &part.name {
+            value["name"] = name.as_str().into();
+        }
+        arguments += &part.arguments;
+    }
+    value["arguments"] = arguments.into();
+    Some(value)
 }
 
 /// JSON has no infinity; a token that was ruled out has none either.

@@ -41,7 +41,7 @@ impl TextBounds<'_> {
             Ok(tokens) => Ok(tokens),
             Err(Error::TooManyTokens { most }) => {
                 let found = format!("more than {most}");
-                Err(ApiError::context(param, found, self.most))
+                Err(ApiError::context(param, found, self.most, self.most))
             }
             Err(Error::Stopped) => Err(ApiError::deadline()),
             Err(error) => Err(muser_engine::Error::from(error).into()),

@@ -67,8 +67,8 @@ impl Work {
         }
     }
 
-    /// Work that may take for ever.
-    #[cfg(test)]
+    /// Work of a day.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn unbounded() -> Self {
         let here = Client::at(std::net::Ipv4Addr::LOCALHOST.into());
         let budget = Budget::new(1 << 40);

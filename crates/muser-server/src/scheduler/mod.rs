@@ -30,7 +30,7 @@ mod run;
 mod slot;
 
 pub(crate) use request::{
-    CallDelta, Counts, Delta, Event, Finish, Format, Generate, Request, Task, TokenLogProb,
+    CallDelta, Counts, Delta, Event, Finish, Format, Generate, Request, Scored, Task, TokenLogProb,
 };
 
 use crate::error::ApiError;

@@ -3,6 +3,7 @@
 use crate::atem::StringParameters;
 use crate::grammar::Grammar;
 use muser_engine::{SamplingParams, Token};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes that a token of an unfinished answer takes, and once more in the text
@@ -31,10 +32,18 @@ pub(crate) struct Generate {
     pub(crate) sampling: SamplingParams,
     /// The most tokens of a choice; `None` fills the context.
     pub(crate) max_tokens: Option<usize>,
+    /// Tokens before which no token ends a choice.
+    pub(crate) min_tokens: usize,
     pub(crate) stop: Vec<String>,
+    /// Tokens that end a choice as the model's own ends do.
+    pub(crate) stop_tokens: Vec<Token>,
     /// Whether log-probabilities are wanted, and how many alternatives.
     pub(crate) logprobs: Option<usize>,
+    /// Whether those of the prompt are wanted too, and that of the end.
+    pub(crate) score: bool,
     pub(crate) format: Format,
+    /// Whether control tokens are shown as they are written.
+    pub(crate) show_special: bool,
     /// What may be written at all, from the first token on.
     pub(crate) grammar: Option<Grammar>,
     /// Which parameters of tools are strings.
@@ -97,7 +106,13 @@ impl Request {
             None => TEXT,
             Some(top) => TEXT + LOGPROB * (top + 1),
         };
-        prompts.saturating_add(kept.saturating_mul(token)) as u64
+        // The prompts' tokens are scored once, and written for each choice.
+        let scored = match g.score {
+            true => tokens.saturating_mul(g.n).saturating_mul(token),
+            false => 0,
+        };
+        let all = kept.saturating_mul(token).saturating_add(scored);
+        prompts.saturating_add(all) as u64
     }
 
     /// The fields that decide how much that is.
@@ -106,6 +121,15 @@ impl Request {
             Task::Generate(g) if g.logprobs.is_some() => "n, max_tokens and logprobs",
             Task::Generate(_) => "n and max_tokens",
             Task::Embed => "input",
+        }
+    }
+
+    /// How many alternatives of each of the prompts' tokens are wanted, if their
+    /// log-probabilities are.
+    pub(crate) fn scores(&self) -> Option<usize> {
+        match &self.task {
+            Task::Generate(g) if g.score => g.logprobs,
+            Task::Generate(_) | Task::Embed => None,
         }
     }
 
@@ -121,6 +145,14 @@ pub(crate) struct TokenLogProb {
     pub(crate) token: Token,
     pub(crate) logprob: f64,
     pub(crate) top: Vec<(Token, f64)>,
+}
+
+/// How likely the tokens of a prompt were, each after those before it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Scored {
+    /// The first, which nothing comes before.
+    pub(crate) first: Token,
+    pub(crate) rest: Vec<TokenLogProb>,
 }
 
 /// A part of a tool call.
@@ -141,6 +173,8 @@ pub(crate) struct Delta {
     pub(crate) reasoning: String,
     pub(crate) calls: Vec<CallDelta>,
     pub(crate) logprobs: Vec<TokenLogProb>,
+    /// The prompt's log-probabilities, with the first part of an answer.
+    pub(crate) prompt: Option<Arc<Scored>>,
 }
 
 impl Delta {
@@ -149,6 +183,7 @@ impl Delta {
             && self.reasoning.is_empty()
             && self.calls.is_empty()
             && self.logprobs.is_empty()
+            && self.prompt.is_none()
     }
 }
 
@@ -195,8 +230,12 @@ impl std::ops::AddAssign for Counts {
 /// What the scheduler tells whoever asked.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// More of a choice.
-    Delta { choice: usize, delta: Delta },
+    /// More of a choice, and what it took so far.
+    Delta {
+        choice: usize,
+        delta: Delta,
+        counts: Counts,
+    },
     /// A choice is complete.
     Done {
         choice: usize,

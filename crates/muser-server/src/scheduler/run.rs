@@ -3,7 +3,7 @@
 use super::answer::Outcome;
 use super::prefix::PrefixTree;
 use super::slot::{Queue, Ready, Slot, Unit, begin_answer};
-use super::{Command, Event, Shared, SlotStatus, Task};
+use super::{Command, Event, Scored, Shared, SlotStatus, Task};
 use crate::error::ApiError;
 use crate::limits::turns::Turns;
 use crate::limits::work::Client;
@@ -250,8 +250,9 @@ impl<B: Backend> Scheduler<B> {
                 Some(parked) if exact => {
                     let begun = parked.next.is_some();
                     if let Some(mut session) = parked.session.take() {
-                        if begun {
-                            parked.past = session.tokens().to_vec();
+                        match begun {
+                            true => parked.past = session.tokens().to_vec(),
+                            false => parked.scores.clear(),
                         }
                         if unit.job.request.cache {
                             session.forget_logits();
@@ -312,6 +313,7 @@ impl<B: Backend> Scheduler<B> {
                 next: parked.next,
                 past,
                 cached: parked.cached,
+                scores: parked.scores,
                 last_token: parked.last_token,
                 ..Ready::new(session, parked.answer)
             });
@@ -336,7 +338,9 @@ impl<B: Backend> Scheduler<B> {
     fn begin(&mut self, unit: &Unit<B>, tokens: &[Token]) -> Result<(Session<B>, usize), ApiError> {
         let metrics = &self.shared.metrics;
         let mut common = 0;
-        if unit.job.request.cache && !self.model.transformer().lane().width_matters() {
+        // Of what is not evaluated there are no logits.
+        let whole = unit.job.request.scores().is_some();
+        if unit.job.request.cache && !whole && !self.model.transformer().lane().width_matters() {
             let found = self.tree.find(tokens, |snapshot| {
                 let mut session = snapshot.clone();
                 if session.tokens() == tokens && session.logits().is_ok() {
@@ -406,11 +410,13 @@ impl<B: Backend> Scheduler<B> {
 
     /// The forward pass; `false` if it failed and is to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
+        self.score();
         let mut advances = Vec::new();
         let mut of = Vec::new();
         let mut prompt = false;
         for (i, slot) in self.slots.iter_mut().enumerate() {
-            let Some(slot) = slot.as_mut().filter(|s| s.rows > 0) else {
+            let wanted = slot.as_mut().filter(|s| s.rows > 0 && !s.is_scoring());
+            let Some(slot) = wanted else {
                 continue;
             };
             let (at, missing) = (slot.session.tokens().len(), slot.missing());
@@ -472,6 +478,21 @@ impl<B: Backend> Scheduler<B> {
             None => self.fail_all(&error),
         }
         false
+    }
+
+    /// The part of the pass that is not shared: prompts whose tokens are scored.
+    fn score(&mut self) {
+        for place in &mut self.slots {
+            let Some(slot) = place.as_mut().filter(|s| s.rows > 0 && s.is_scoring()) else {
+                continue;
+            };
+            if let Err(error) = slot.score() {
+                tracing::warn!(%error, "a prompt could not be scored");
+                self.shared.metrics.failed.inc();
+                slot.unit.fail(error);
+                *place = None;
+            }
+        }
     }
 
     /// What follows from the pass for a slot; whether it stands at the end of
@@ -547,11 +568,18 @@ impl<B: Backend> Scheduler<B> {
         if slot.unit.choice > 0 {
             return;
         }
+        if generate.score {
+            slot.unit.scored = Some(Arc::new(Scored {
+                first: slot.unit.tokens().first().copied().unwrap_or_default(),
+                rest: std::mem::take(&mut slot.scores),
+            }));
+        }
         if generate.n > 1 {
             let ready = Arc::new(Mutex::new(slot.session.clone()));
             for choice in 1..generate.n {
                 let mut unit = Unit::new(slot.unit.job.clone(), slot.unit.prompt, choice);
                 unit.ready = Some(ready.clone());
+                unit.scored = slot.unit.scored.clone();
                 self.queue.push(unit.client(), unit);
             }
         }
@@ -591,7 +619,7 @@ impl<B: Backend> Scheduler<B> {
             }
             return;
         };
-        let (delta, outcome) = match step {
+        let (mut delta, outcome) = match step {
             Ok(step) => step,
             Err(e) => {
                 metrics.failed.inc();
@@ -610,8 +638,14 @@ impl<B: Backend> Scheduler<B> {
         }
         slot.last_token = now;
         metrics.completion_tokens.inc();
+        delta.prompt = slot.unit.scored.take();
         if !delta.is_empty() {
-            slot.unit.send(Event::Delta { choice, delta });
+            let counts = slot.counts();
+            slot.unit.send(Event::Delta {
+                choice,
+                delta,
+                counts,
+            });
         }
         match outcome {
             Outcome::Next(token) => slot.next = Some(token),

@@ -1,11 +1,11 @@
 //! One choice of a request: waiting, running, or parked in between.
 
 use super::answer::{Answer, Outcome};
-use super::{Counts, Delta, Event, Job, Task};
+use super::{Counts, Delta, Event, Job, Scored, Task, TokenLogProb};
 use crate::error::ApiError;
 use crate::limits::turns::Turns;
 use crate::limits::work::Client;
-use muser_engine::{Backend, Codec, Session, Token};
+use muser_engine::{Backend, Codec, LogProbs, Session, Token};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ pub(super) struct Unit<B: Backend> {
     /// Locked because a session may move between threads, but not be seen from
     /// two.
     pub(super) ready: Option<Arc<Mutex<Session<B>>>>,
+    /// The prompt's log-probabilities, from there too.
+    pub(super) scored: Option<Arc<Scored>>,
     /// What it had come to when it gave its slot away.
     pub(super) parked: Option<Box<Parked<B>>>,
 }
@@ -37,6 +39,8 @@ pub(super) struct Parked<B: Backend> {
     pub(super) answer: Option<Answer>,
     pub(super) next: Option<Token>,
     pub(super) cached: usize,
+    /// As [`Slot::scores`].
+    pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
     /// Since when its client does not read.
     pub(super) stalled: Option<Instant>,
@@ -50,6 +54,7 @@ impl<B: Backend> Unit<B> {
             prompt,
             choice,
             ready: None,
+            scored: None,
             parked: None,
         }
     }
@@ -115,6 +120,9 @@ pub(super) struct Slot<B: Backend> {
     /// Where another prompt is likely to leave this one: worth a snapshot.
     pub(super) branch: Option<usize>,
     pub(super) cached: usize,
+    /// The prompt's log-probabilities while it is evaluated, where they are
+    /// wanted.
+    pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
     pub(super) stalled: Option<Instant>,
     /// When it got the slot.
@@ -156,6 +164,33 @@ impl<B: Backend> Slot<B> {
         self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec)));
     }
 
+    /// Whether each token of the prompt that is being evaluated is to be scored.
+    pub(super) fn is_scoring(&self) -> bool {
+        self.next.is_none() && self.unit.job.request.scores().is_some()
+    }
+
+    /// Evaluates the next tokens of a prompt, in a call of their own, for all of
+    /// their logits are needed: 4 bytes a token of the vocabulary each.
+    pub(super) fn score(&mut self) -> Result<(), ApiError> {
+        let top = self.unit.job.request.scores().unwrap_or_default();
+        let at = self.session.tokens().len();
+        let (tokens, scores) = (self.unit.tokens(), &mut self.scores);
+        let mut each = |position: usize, logits: &[f32]| {
+            let Some(&token) = tokens.get(position + 1) else {
+                return;
+            };
+            let all = LogProbs::new(logits);
+            scores.push(TokenLogProb {
+                token,
+                // There is such a token: the prompt was checked.
+                logprob: all.of(token).unwrap_or(f64::NEG_INFINITY),
+                top: all.top(top),
+            });
+        };
+        let part = &tokens[at..at + self.rows];
+        Ok(self.session.score(part, &mut each)?)
+    }
+
     pub(super) fn counts(&self) -> Counts {
         let counts = self.answer.as_ref().map(Answer::counts).unwrap_or_default();
         let first = self.unit.choice == 0;
@@ -175,6 +210,7 @@ impl<B: Backend> Slot<B> {
             answer: self.answer,
             next: self.next,
             cached: self.cached,
+            scores: self.scores,
             last_token: self.last_token,
             stalled: self.stalled,
         }));
@@ -190,6 +226,7 @@ pub(super) struct Ready<B: Backend> {
     pub(super) past: Vec<Token>,
     pub(super) cached: usize,
     pub(super) branch: Option<usize>,
+    pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
 }
 
@@ -203,6 +240,7 @@ impl<B: Backend> Ready<B> {
             past: Vec::new(),
             cached: 0,
             branch: None,
+            scores: Vec::new(),
             last_token: Instant::now(),
         }
     }
@@ -217,6 +255,7 @@ impl<B: Backend> Ready<B> {
             past: self.past,
             branch: self.branch,
             cached: self.cached,
+            scores: self.scores,
             last_token: self.last_token,
             stalled: None,
             since: Instant::now(),

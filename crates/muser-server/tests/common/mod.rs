@@ -4,7 +4,7 @@
 use muser_cpu::{Cpu, CpuOptions};
 use muser_engine::gguf::Gguf;
 use muser_engine::{Lane, Model};
-use muser_server::{Limits, Options, Server};
+use muser_server::{Limits, Options, Server, UnknownFields};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -67,8 +67,21 @@ impl Drop for Running {
     }
 }
 
-pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Running {
-    let options = Options {
+/// A server on one thread, without keys.
+pub(crate) fn start_as(limits: Limits, unknown_fields: UnknownFields, name: &str) -> Running {
+    let server = Server::start(
+        model(1),
+        Options {
+            unknown_fields,
+            model_name: name.to_owned(),
+            ..options(limits, &[])
+        },
+    );
+    running(server.unwrap())
+}
+
+fn options(limits: Limits, keys: &[&str]) -> Options {
+    Options {
         address: "127.0.0.1:0".parse().unwrap(),
         limits,
         api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
@@ -77,12 +90,19 @@ pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Runni
         allowed_origins: Vec::new(),
         log_dropped: None,
         model_name: "nano".to_owned(),
-    };
-    let server = Server::start(model(threads), options).unwrap();
+        unknown_fields: UnknownFields::Refuse,
+    }
+}
+
+fn running(server: Server) -> Running {
     Running {
         address: server.address(),
         server: Some(server),
     }
+}
+
+pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Running {
+    running(Server::start(model(threads), options(limits, keys)).unwrap())
 }
 
 pub(crate) fn start() -> Running {

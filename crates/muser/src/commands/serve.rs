@@ -4,11 +4,11 @@ use crate::cli::Common;
 use crate::exit::Usage;
 use crate::load::{self, Loaded};
 use crate::log::{Flush, Log};
-use crate::{interrupt, output};
+use crate::{input, interrupt, output};
 use anyhow::Context as _;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use muser_server::{JsonLimits, Limits, Options, Server, StartError, TlsFiles};
+use muser_server::{JsonLimits, Limits, Options, Server, StartError, TlsFiles, UnknownFields};
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// The model's name in requests and answers; without it, the file's own
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     name: Option<String>,
     /// A host name that requests may give without API keys, beside localhost
     #[arg(long, value_name = "HOST", help_heading = "Who may ask")]
@@ -79,6 +79,9 @@ pub(crate) struct ServeArgs {
     /// How long running answers may take after SIGTERM, in seconds, 1 to 86400
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = seconds())]
     grace: u64,
+    /// What becomes of fields of a request that are not known
+    #[arg(long, value_enum, default_value_t = Unknown::Refuse)]
+    unknown_fields: Unknown,
     #[command(flatten)]
     bounds: Bounds,
     /// Form of the logs
@@ -137,6 +140,15 @@ struct Bounds {
 /// to fit it.
 fn seconds() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=86_400)
+}
+
+/// What becomes of unknown fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Unknown {
+    /// 400, with the field's name
+    Refuse,
+    /// As if they were not there
+    Ignore,
 }
 
 /// Forms of the logs.
@@ -248,6 +260,10 @@ fn options(
         api_keys: args.api_key_file.as_deref().map_or(Ok(Vec::new()), keys)?,
         tls: tls.map(|(certificates, key)| TlsFiles { certificates, key }),
         model_name: args.name.clone().unwrap_or_else(|| name(loaded)),
+        unknown_fields: match args.unknown_fields {
+            Unknown::Refuse => UnknownFields::Refuse,
+            Unknown::Ignore => UnknownFields::Ignore,
+        },
     })
 }
 
@@ -267,8 +283,7 @@ fn name(loaded: &Loaded) -> String {
 
 /// Keys of a file; at least one, or it would open the server to everybody.
 fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
+    let text = input::text(path, input::MOST_KEYS)?;
     let keys = key_lines(&text);
     if keys.is_empty() {
         return Err(Usage(format!("{}: expected a key, found none", path.display())).into());
