@@ -13,6 +13,7 @@ mod pages;
 mod sources;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -105,12 +106,16 @@ fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(out.stdout).map_err(|e| format!("{program}: output is not UTF-8: {e}"))
 }
 
+/// The cargo that runs this program, else the one on the path.
+pub(crate) fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 /// Every finding in the repository at `root`, in order of path and line.
 fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let tree = Tree::read(root)?;
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let metadata = output(
-        Command::new(cargo)
+        Command::new(cargo())
             .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
             .current_dir(root),
     )?;

@@ -8,12 +8,6 @@
 //! a round, so that what slows the machine down for a while moves none. Ends
 //! with the cost of opening the file, a fresh process each time.
 //!
-//! ```text
-//! cargo xtask compare [--model FILE] [--profile NAME] [--widths N,…]
-//!     [--depths N,…] [--threads N] [--rounds N] [--sample MS]
-//!     [--open-rounds N] [--swa-full] [--record NAME]
-//! ```
-//!
 //! *What is compared.* A call takes `width` tokens of one sequence and gives
 //! the logits of the last one: `Want::Last` here, a batch with one logits flag
 //! there, the same work. Calls of a sample follow each other from the depth on;
@@ -33,30 +27,30 @@
 //! strict lane.
 
 mod clock;
+mod llamacpp;
 mod machine;
 mod open;
 mod options;
 mod ours;
-mod process;
 mod record;
 mod rounds;
 mod side;
 mod stats;
 
 use clock::Ticks;
+use llamacpp::Reference;
 use muser_cpu::{Level, beyond_caches};
 use muser_model::Budget;
 use muser_model::gguf::Gguf;
 use muser_ops::{Lane, Profile};
 use open::Start;
-use options::Options;
+pub use open::{SERVE, Serve, serve};
+pub use options::Options;
 use ours::Ours;
-use process::Reference;
 use record::{Place, Run};
 use rounds::{Limit, Rounds, SIDES};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 /// Times that it is measured.
@@ -66,25 +60,31 @@ const MOST_OVERLAP: f64 = 0.02;
 /// What others may take of all CPUs on a machine that is called quiet.
 const QUIET: f64 = 0.05;
 
-/// The command.
-pub(crate) fn command(root: &Path, words: &[&str]) -> Result<(), String> {
-    if let [open::SERVE, rest @ ..] = words {
-        return open::serve(rest);
-    }
-    let options = Options::parse(root, words)?;
+/// Times what the options ask for, prints the table and writes the record if one
+/// is asked for; `root` is the repository.
+///
+/// # Errors
+/// This is not a release build; a side does not start, gives wrong logits or
+/// computed while it should have been idle; the record exists.
+pub fn run(root: &Path, options: &Options) -> Result<(), String> {
     if cfg!(debug_assertions) {
-        return in_release(root, words);
+        return Err(
+            "compare times a release build only: use `cargo xtask compare` or --release".to_owned(),
+        );
     }
+    let profiles = options.profiles()?;
+    let model = options.model(root);
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let place = options.record.as_ref();
     let place = place
         .map(|name| Place::new(root, &date, name))
         .transpose()?;
-    let gguf = Gguf::open(&options.model).map_err(|e| e.to_string())?;
+    let gguf = Gguf::open(&model).map_err(|e| e.to_string())?;
     let budget = Budget::of(&gguf).map_err(|e| e.to_string())?;
     let subject = Subject {
         root,
-        options: &options,
+        options,
+        model: &model,
         gguf: &gguf,
         positions: options.positions(budget.config().context)?,
         budget: &budget,
@@ -92,7 +92,7 @@ pub(crate) fn command(root: &Path, words: &[&str]) -> Result<(), String> {
     let (machine, build) = (machine::facts(), machine::build(root));
     println!("{}, {}", text(&machine["cpu"]), text(&build["rustc"]));
     let mut runs = Vec::new();
-    for &profile in &options.profiles {
+    for profile in profiles {
         runs.push(subject.run(profile)?);
     }
     let Some(place) = place else {
@@ -104,7 +104,7 @@ pub(crate) fn command(root: &Path, words: &[&str]) -> Result<(), String> {
         "muser": build,
         "model": subject.facts(),
         "rounds": options.rounds,
-        "sample_seconds": options.sample,
+        "sample_seconds": options.sample(),
         "llama.cpp_swa_full": options.swa_full,
         "runs": runs.iter().map(record::summary).collect::<Vec<_>>(),
     });
@@ -115,24 +115,11 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("?")
 }
 
-/// The same command in a release build: `cargo xtask` makes a development one.
-fn in_release(root: &Path, words: &[&str]) -> Result<(), String> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--release", "--quiet", "--package", "xtask"]);
-    // By its path, so that relative file names stay the caller's.
-    cargo.arg("--manifest-path").arg(root.join("Cargo.toml"));
-    cargo.args(["--", "compare"]).args(words);
-    let status = cargo.status().map_err(|e| format!("cargo: {e}"))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("compare, built for release: {status}")),
-    }
-}
-
 /// The file, and what is asked about it.
 struct Subject<'a> {
     root: &'a Path,
     options: &'a Options,
+    model: &'a Path,
     gguf: &'a Gguf,
     budget: &'a Budget,
     /// Positions that the calls need room for.
@@ -143,7 +130,7 @@ impl Subject<'_> {
     /// What a record says of the model.
     fn facts(&self) -> Value {
         let config = self.budget.config();
-        let file = self.options.model.file_name();
+        let file = self.model.file_name();
         json!({
             "file": file.map(|f| f.to_string_lossy()),
             "name": config.name,
@@ -160,14 +147,14 @@ impl Subject<'_> {
 
     fn run(&self, profile: Profile) -> Result<Run, String> {
         let o = self.options;
-        let level = options::level(profile);
-        let program = crate::parity::build_comparator(self.root, profile.name())?;
+        let level = crate::level(profile);
+        let program = crate::reference::build(self.root, profile.name())?;
         let tokens = side::tokens(self.positions, self.budget.config().vocab);
         let limits = self.limits(level)?;
         let lane = Lane::Pinned(profile);
         let mut strict = Ours::new(self.gguf, level, Lane::Strict, &tokens);
         let mut pinned = Ours::new(self.gguf, level, lane, &tokens);
-        let args = process::arguments(&o.model, self.positions, o.swa_full);
+        let args = llamacpp::arguments(self.model, self.positions, o.swa_full);
         let mut reference = Reference::start(&program, profile.name(), &args, &tokens)?;
         self.print_head(profile, level, &reference, &limits);
         let comparator = machine::comparator(&reference.info, &reference.ready["params"]);
@@ -179,7 +166,7 @@ impl Subject<'_> {
             pinned: &mut pinned,
             budget: self.budget,
             rounds: o.rounds,
-            sample: o.sample,
+            sample: o.sample(),
             room: self.positions,
             swa_full: o.swa_full,
             overlap: Default::default(),
@@ -253,22 +240,22 @@ impl Subject<'_> {
         tokens: &[u32],
         rounds: usize,
     ) -> Result<Vec<open::Opened>, String> {
-        let widest = self.options.widths.last().copied().unwrap_or(1);
+        let widest = self.options.widths().last().copied().unwrap_or(1);
         let tokens = &tokens[..widest.max(1).min(tokens.len())];
-        let model = self.options.model.display().to_string();
-        let level = options::level(profile);
+        let model = self.model.display().to_string();
+        let level = crate::level(profile);
         let me = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
         let ours = |lane| Start {
             program: me.clone(),
             args: open::arguments(&model, level, lane),
         };
-        let args = process::arguments(&self.options.model, tokens.len(), self.options.swa_full);
+        let args = llamacpp::arguments(self.model, tokens.len(), self.options.swa_full);
         let reference = Start {
             program: program.to_owned(),
             args,
         };
         let starts = [reference, ours(Lane::Strict), ours(Lane::Pinned(profile))];
-        let threads = self.options.threads;
+        let threads = self.options.threads();
         let opened = open::measure(&starts, tokens, (threads, widest, rounds))?;
         println!("\nopening, {rounds} fresh processes a side; peak after a call of {widest}");
         print!("{}", open::table(&SIDES, &opened, self.gguf.file_len()));

@@ -1,4 +1,4 @@
-//! `cargo xtask receipts`: the receipts in `fixtures/receipts`, written anew.
+//! `cargo xtask receipts`: writes the receipts in `fixtures/receipts` anew.
 //!
 //! A receipt of the pinned lane is written only if `muser parity --record` gets
 //! the logits that the comparator has just given; it keeps what the
@@ -72,8 +72,12 @@ impl Run {
     }
 }
 
-/// The command.
-pub(crate) fn command(root: &Path) -> Result<(), String> {
+/// Writes every receipt of the repository at `root` anew.
+///
+/// # Errors
+/// The comparator does not build or run, or `muser parity` refuses to record:
+/// its logits are not the comparator's.
+pub fn run(root: &Path) -> Result<(), String> {
     let scratch = tempfile::tempdir().map_err(|e| format!("a temporary folder: {e}"))?;
     let nano = root.join("models/glimmer-nano-q4_k_m.gguf");
     let f16 = scratch.path().join("glimmer-nano-f16.gguf");
@@ -166,7 +170,7 @@ fn record(
 
 /// Runs the program.
 fn muser(root: &Path, args: &[&str]) -> Result<(), String> {
-    let status = Command::new(env!("CARGO"))
+    let status = Command::new(crate::cargo())
         .args(["run", "--release", "--quiet", "--package", "muser", "--"])
         .args(args)
         .current_dir(root)

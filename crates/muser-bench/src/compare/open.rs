@@ -2,15 +2,16 @@
 //! to the first token's logits, and its memory then and after the widest call.
 
 use super::ours::Ours;
-use super::process::Process;
 use super::side::{Chain, Side};
 use super::stats::Spread;
+use crate::reference::Process;
 use muser_cpu::Level;
 use muser_model::gguf::Gguf;
-use muser_ops::Lane;
+use muser_ops::{Lane, Profile};
 use serde_json::{Value, json};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Instant;
 
 /// How to start a side.
@@ -83,45 +84,54 @@ fn once(
         warm: false,
     };
     let clock = Instant::now();
-    let mut process = Process::start(&start.program, &start.args)?;
+    let mut process = Process::start(&start.program, &start.args, Stdio::inherit())?;
     // On their way before the process asks: nothing waits for this end.
-    process.send(&json!({ "tokens": tokens }))?;
-    process.send(&call(1).json())?;
+    process.send(&json!({ "tokens": tokens }), &[])?;
+    process.send(&call(1).json(), &[])?;
     process.line()?;
     process.reply()?;
     process.reply()?;
     let first = process.reply()?;
     let seconds = clock.elapsed().as_secs_f64();
-    let end = process.ask(&call(width).json())?;
+    let end = process.ask(&call(width).json(), &[])?;
     Ok((seconds, first, end))
 }
 
-/// The first word of [`serve`]'s options.
-pub(super) const SERVE: &str = "serve";
+/// The command that [`measure`] starts for our side.
+pub const SERVE: &str = "serve-compare";
 
-/// The options of [`serve`].
-pub(super) fn arguments(model: &str, level: Level, lane: Lane) -> Vec<String> {
-    let profile = lane.profile().map_or("strict", |p| p.name());
-    let words = ["compare", SERVE, model, level.name(), profile];
-    words.map(str::to_owned).to_vec()
+/// What the process of our side is started with.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct Serve {
+    /// Model file, GGUF
+    model: PathBuf,
+    /// Level of the kernels: scalar, avx2 or avx512
+    level: Level,
+    /// Profile of the pinned lane; without it, the strict lane
+    profile: Option<Profile>,
 }
 
-/// Our side as a process, with the requests and replies of llama.cpp's.
-pub(super) fn serve(words: &[&str]) -> Result<(), String> {
-    let [model, level, lane] = words else {
-        return Err("expected a model, a level, and strict or a profile".to_owned());
-    };
-    let level: Level = level
-        .parse()
-        .map_err(|e: muser_cpu::UnknownLevel| e.to_string())?;
-    let lane = match *lane {
-        "strict" => Lane::Strict,
-        profile => Lane::Pinned(
-            profile
-                .parse()
-                .map_err(|e: muser_ops::UnknownProfile| e.to_string())?,
-        ),
-    };
+/// The command line that starts [`serve`].
+pub(super) fn arguments(model: &str, level: Level, lane: Lane) -> Vec<String> {
+    let mut words = vec![SERVE, model, level.name()];
+    words.extend(lane.profile().map(Profile::name));
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// Answers requests on standard input as llama.cpp's side does: our side as a
+/// process of its own.
+///
+/// # Errors
+/// The file cannot be opened, or a pipe breaks; what is wrong with a request is
+/// said in its reply.
+pub fn serve(options: &Serve) -> Result<(), String> {
+    let Serve {
+        model,
+        level,
+        profile,
+    } = options;
+    let level = *level;
+    let lane = profile.map_or(Lane::Strict, Lane::Pinned);
     let gguf = Gguf::open(model).map_err(|e| e.to_string())?;
     let mut output = std::io::stdout().lock();
     let mut say = |reply: Value| {
@@ -205,6 +215,8 @@ pub(super) fn table(sides: &[&str], opened: &[Opened], file: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+    use std::path::Path;
 
     #[test]
     fn memory_is_read_from_the_status() {
@@ -245,19 +257,29 @@ mod tests {
     }
 
     #[test]
-    fn a_server_takes_three_words() {
-        let words = arguments("m.gguf", Level::Avx2, Lane::Strict);
-        assert_eq!(words, ["compare", "serve", "m.gguf", "avx2", "strict"]);
-        assert!(serve(&["m.gguf"]).is_err());
-        assert!(
-            serve(&["m.gguf", "sse", "strict"])
-                .unwrap_err()
-                .contains("sse")
-        );
-        assert!(
-            serve(&["m.gguf", "avx2", "other"])
-                .unwrap_err()
-                .contains("other")
-        );
+    fn a_server_is_started_with_what_it_takes() {
+        #[derive(Debug, Parser)]
+        struct Line {
+            #[command(flatten)]
+            serve: Serve,
+        }
+        for lane in [Lane::Strict, Lane::Pinned(Profile::LlamaCppAvx2)] {
+            let words = arguments("m.gguf", Level::Avx2, lane);
+            assert_eq!(words[0], SERVE);
+            let serve = Line::try_parse_from(words).unwrap().serve;
+            assert_eq!(
+                (serve.model.as_path(), serve.level),
+                (Path::new("m.gguf"), Level::Avx2)
+            );
+            assert_eq!(serve.profile, lane.profile());
+        }
+        for (words, about) in [
+            (&["", "m.gguf"][..], "<LEVEL>"),
+            (&["", "m.gguf", "sse"], "sse"),
+            (&["", "m.gguf", "avx2", "other"], "other"),
+        ] {
+            let error = Line::try_parse_from(words).unwrap_err().to_string();
+            assert!(error.contains(about), "{error}");
+        }
     }
 }

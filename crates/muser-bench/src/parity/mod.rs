@@ -8,14 +8,8 @@
 //! quick one. Of failing cases the first difference is told. It fails if
 //! anything differs, and if a kernel was not compared at all.
 //!
-//! ```text
-//! cargo xtask parity [--profile NAME] [--seed N] [--quick]
-//!     [--subject cpu|oracle] [--level NAME] [--only TEXT]
-//! ```
-//!
-//! Without `--subject`, the CPU backend at every level that the machine has
-//! and, for small cases, the scalar oracle. `--only` takes the groups whose name
-//! holds a text: `project/q4_k`, `attention`, `model/nano`, …
+//! Without `--subject`, the CPU backend is compared at every level that the
+//! machine has and, in small cases, the scalar oracle as well.
 //!
 //! A profile whose comparator the machine cannot run is said to be not run; if
 //! that is all of them, the command fails.
@@ -32,10 +26,9 @@ mod operations;
 mod options;
 mod ours;
 mod plan;
-mod process;
 mod products;
 mod question;
-pub(crate) mod receipts;
+pub mod receipts;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -44,10 +37,9 @@ use comparator::Comparator;
 use muser_cpu::{Cpu, CpuOptions, Level};
 use muser_ops::{Lane, Profile, pinned};
 use muser_quant::DType;
-use options::Options;
+pub use options::Options;
 use ours::Ours;
 use plan::Plan;
-pub(crate) use process::build as build_comparator;
 use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};
@@ -59,23 +51,29 @@ const ORACLE: [u64; 2] = [1 << 18, 1 << 20];
 const SCALAR_MODEL: [u64; 2] = [600 << 20, 1 << 32];
 const ORACLE_MODEL: [u64; 2] = [1 << 26, 1 << 29];
 
-/// The command.
-pub(crate) fn command(root: &Path, options: &[&str]) -> Result<(), String> {
-    let options = Options::parse(options)?;
+/// Compares what the options ask for and prints the tables; `root` is the
+/// repository.
+///
+/// # Errors
+/// Values differ, a kernel was not compared at all, no profile could be run, or
+/// the options fit no group.
+pub fn run(root: &Path, options: &Options) -> Result<(), String> {
     if !groups().iter().any(|g| options.takes(g)) {
         return Err(format!(
             "--only: no group holds it: {}",
             groups().join(", ")
         ));
     }
+    // Refused before minutes of building.
+    options.levels()?;
     let (mut faults, mut ran) = (Vec::new(), 0);
-    for &profile in &options.profiles {
+    for profile in options.profiles() {
         if let Some(why) = cannot_run(profile) {
             println!("{profile}: NOT RUN: its comparator needs {why}, which this machine lacks");
             continue;
         }
         ran += 1;
-        for fault in run(root, &options, profile)? {
+        for fault in run_profile(root, options, profile)? {
             faults.push(format!("{profile}: {fault}"));
         }
     }
@@ -91,15 +89,12 @@ pub(crate) fn command(root: &Path, options: &[&str]) -> Result<(), String> {
 /// What the machine lacks to run a profile's comparator. Ours needs nothing: it
 /// computes every profile at every level.
 fn cannot_run(profile: Profile) -> Option<String> {
-    let level = match profile {
-        Profile::LlamaCppAvx512 => Level::Avx512,
-        _ => Level::Avx2,
-    };
+    let level = crate::level(profile);
     (!level.is_available()).then(|| level.missing().join(", "))
 }
 
-/// One profile; gives what is wrong.
-fn run(root: &Path, options: &Options, profile: Profile) -> Result<Vec<String>, String> {
+/// Compares with one profile; returns a line for each kernel that failed.
+fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<String>, String> {
     let start = Instant::now();
     let scratch = tempfile::tempdir().map_err(|e| format!("a temporary folder: {e}"))?;
     let mut reference = Comparator::start(root, profile.name(), scratch.path())?;
@@ -177,21 +172,18 @@ fn run_group(
 fn subjects(options: &Options, profile: Profile, models: bool) -> Result<Vec<Subject>, String> {
     let mut subjects = Vec::new();
     let full = usize::from(!options.quick);
-    if options.cpu {
-        for level in options.levels()? {
-            let scalar = if models { SCALAR_MODEL } else { SCALAR };
-            subjects.push(Subject {
-                level: level.name().to_owned(),
-                side: Box::new(Ours::new(move |threads| cpu(level, profile, threads))),
-                limit: if level == Level::Scalar {
-                    scalar[full]
-                } else {
-                    u64::MAX
-                },
-            });
-        }
+    let scalar = if models { SCALAR_MODEL } else { SCALAR };
+    for level in options.levels()? {
+        subjects.push(Subject {
+            level: level.name().to_owned(),
+            side: Box::new(Ours::new(move |threads| cpu(level, profile, threads))),
+            limit: match level {
+                Level::Scalar => scalar[full],
+                Level::Avx2 | Level::Avx512 => u64::MAX,
+            },
+        });
     }
-    if options.oracle {
+    if options.oracle() {
         let limit = if models { ORACLE_MODEL } else { ORACLE };
         subjects.push(Subject {
             level: "oracle".to_owned(),

@@ -1,7 +1,7 @@
 //! The command's options.
 
-use muser_cpu::Level;
-use muser_ops::{Profile, UnknownProfile};
+use crate::level;
+use muser_ops::Profile;
 use std::path::{Path, PathBuf};
 
 /// Tokens that the calls of one sample cover at most, from the depth on: the
@@ -9,22 +9,42 @@ use std::path::{Path, PathBuf};
 /// when the sample is taken back. A single call may be longer.
 pub(super) const REACH: usize = 256;
 
-/// What to compare.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Options {
-    pub(super) model: PathBuf,
-    pub(super) profiles: Vec<Profile>,
-    pub(super) widths: Vec<usize>,
-    pub(super) depths: Vec<usize>,
-    pub(super) threads: usize,
+/// What to time against llama.cpp.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct Options {
+    /// Model file, GGUF; without it, the model of this repository
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Time against this build of llama.cpp only, llamacpp-avx2 or
+    /// llamacpp-avx512; without it, against every one that the machine can run
+    #[arg(long, value_name = "NAME")]
+    profile: Option<Profile>,
+    /// Tokens of a call, widths to time
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = positive,
+          default_values_t = [1, 2, 4, 8, 16, 32, 256])]
+    widths: Vec<usize>,
+    /// Positions stored before a call, depths to time
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = number,
+          default_values_t = [0])]
+    depths: Vec<usize>,
+    /// Threads of each side; without it, as many as the machine has. Decode is
+    /// timed on one thread as well
+    #[arg(long, value_name = "N", value_parser = positive)]
+    threads: Option<usize>,
+    /// Rounds; a round is a sample of each side
+    #[arg(long, value_name = "N", value_parser = positive, default_value_t = 5)]
     pub(super) rounds: usize,
-    /// Seconds that a sample lasts about.
-    pub(super) sample: f64,
-    /// Rounds of opening the file anew; 0 leaves that out.
+    /// Milliseconds that a sample takes about
+    #[arg(long, value_name = "MS", value_parser = positive, default_value_t = 500)]
+    sample: usize,
+    /// Rounds of opening the file anew; 0 leaves that out
+    #[arg(long, value_name = "N", value_parser = number, default_value_t = 3)]
     pub(super) open_rounds: usize,
-    /// Whether llama.cpp's sliding layers keep every position.
+    /// Let llama.cpp's sliding layers keep every position
+    #[arg(long)]
     pub(super) swa_full: bool,
-    /// The name of the record to write.
+    /// Write a record of this name to benches/records
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) record: Option<String>,
 }
 
@@ -34,14 +54,6 @@ pub(super) struct Point {
     pub(super) threads: usize,
     pub(super) depth: usize,
     pub(super) width: usize,
-}
-
-/// A profile's own level of our kernels.
-pub(super) fn level(profile: Profile) -> Level {
-    match profile.lanes() {
-        16 => Level::Avx512,
-        _ => Level::Avx2,
-    }
 }
 
 fn number(text: &str) -> Result<usize, String> {
@@ -59,13 +71,6 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-fn list(text: &str, each: fn(&str) -> Result<usize, String>) -> Result<Vec<usize>, String> {
-    let mut list = text.split(',').map(each).collect::<Result<Vec<_>, _>>()?;
-    list.sort_unstable();
-    list.dedup();
-    Ok(list)
-}
-
 fn name(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     match text.chars().all(fits) && !text.is_empty() {
@@ -74,86 +79,74 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
+fn ascending(list: &[usize]) -> Vec<usize> {
+    let mut list = list.to_vec();
+    list.sort_unstable();
+    list.dedup();
+    list
+}
+
 impl Options {
-    /// Reads the words; `root` is the repository's.
-    pub(super) fn parse(root: &Path, words: &[&str]) -> Result<Self, String> {
-        let mut o = Self {
-            model: root.join("models/glimmer-nano-q4_k_m.gguf"),
-            profiles: Profile::ALL
-                .into_iter()
-                .filter(|&p| level(p).is_available())
-                .collect(),
-            widths: vec![1, 2, 4, 8, 16, 32, 256],
-            depths: vec![0],
-            threads: std::thread::available_parallelism().map_or(1, usize::from),
-            rounds: 5,
-            sample: 0.5,
-            open_rounds: 3,
-            swa_full: false,
-            record: None,
-        };
-        let mut words = words.iter();
-        while let Some(&word) = words.next() {
-            if word == "--swa-full" {
-                o.swa_full = true;
-                continue;
-            }
-            let value = *words
-                .next()
-                .ok_or_else(|| format!("{word}: an unknown option, or one without its value"))?;
-            o.set(word, value)
-                .map_err(|e| format!("{word} {value}: {e}"))?;
-        }
-        if o.profiles.is_empty() {
-            return Err("no profile: this machine lacks AVX2".to_owned());
-        }
-        Ok(o)
+    /// The model file; `root` is the repository.
+    pub(super) fn model(&self, root: &Path) -> PathBuf {
+        let own = || root.join("models/glimmer-nano-q4_k_m.gguf");
+        self.model.clone().unwrap_or_else(own)
     }
 
-    fn set(&mut self, word: &str, value: &str) -> Result<(), String> {
-        match word {
-            "--model" => self.model = PathBuf::from(value),
-            "--profile" => {
-                let profile: Profile = value
-                    .parse()
-                    .map_err(|e: UnknownProfile| format!("unknown: {e}"))?;
-                let missing = level(profile).missing();
-                if !missing.is_empty() {
-                    return Err(format!("this machine lacks {}", missing.join(", ")));
-                }
-                self.profiles = vec![profile];
-            }
-            "--widths" => self.widths = list(value, positive)?,
-            "--depths" => self.depths = list(value, number)?,
-            "--threads" => self.threads = positive(value)?,
-            "--rounds" => self.rounds = positive(value)?,
-            "--sample" => self.sample = positive(value)? as f64 / 1e3,
-            "--open-rounds" => self.open_rounds = number(value)?,
-            "--record" => self.record = Some(name(value)?),
-            _ => return Err("unknown option".to_owned()),
+    /// The profiles to time against.
+    ///
+    /// # Errors
+    /// The machine cannot run the one that was asked for, or any.
+    pub(super) fn profiles(&self) -> Result<Vec<Profile>, String> {
+        let Some(profile) = self.profile else {
+            let able = |p: &Profile| level(*p).is_available();
+            let all: Vec<Profile> = Profile::ALL.into_iter().filter(able).collect();
+            return match all.is_empty() {
+                true => Err("no profile: this machine lacks AVX2".to_owned()),
+                false => Ok(all),
+            };
+        };
+        match level(profile).missing()[..] {
+            [] => Ok(vec![profile]),
+            ref missing => Err(format!(
+                "--profile {profile}: this machine lacks {}",
+                missing.join(", ")
+            )),
         }
-        Ok(())
+    }
+
+    /// The widths, ascending, each once.
+    pub(super) fn widths(&self) -> Vec<usize> {
+        ascending(&self.widths)
+    }
+
+    /// Threads of each side.
+    pub(super) fn threads(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(all)
+    }
+
+    /// Seconds that a sample takes about.
+    pub(super) fn sample(&self) -> f64 {
+        self.sample as f64 / 1e3
     }
 
     /// The configurations in their order: by depth, then width. Decode on one
     /// thread goes first, at the smallest depth only: each count of threads of
     /// ours has a context of its own to fill.
     pub(super) fn points(&self) -> Vec<Point> {
+        let (widths, threads) = (self.widths(), self.threads());
         let mut points = Vec::new();
-        for (i, &depth) in self.depths.iter().enumerate() {
-            for &width in &self.widths {
-                if i == 0 && width == 1 && self.threads > 1 {
+        for (i, depth) in ascending(&self.depths).into_iter().enumerate() {
+            for &width in &widths {
+                let alone = i == 0 && width == 1 && threads > 1;
+                for threads in [alone.then_some(1), Some(threads)].into_iter().flatten() {
                     points.push(Point {
-                        threads: 1,
+                        threads,
                         depth,
                         width,
                     });
                 }
-                points.push(Point {
-                    threads: self.threads,
-                    depth,
-                    width,
-                });
             }
         }
         points
@@ -164,8 +157,8 @@ impl Options {
     /// # Errors
     /// One call from the greatest depth does not fit.
     pub(super) fn positions(&self, context: usize) -> Result<usize, String> {
-        let deepest = self.depths.last().copied().unwrap_or(0);
-        let widest = self.widths.last().copied().unwrap_or(1);
+        let deepest = self.depths.iter().copied().max().unwrap_or(0);
+        let widest = self.widths.iter().copied().max().unwrap_or(1);
         match deepest + widest {
             n if n > context => Err(format!(
                 "depth {deepest} and width {widest}: the model's context is {context}"
@@ -189,9 +182,17 @@ pub(super) fn calls(seconds: f64, sample: f64, width: usize, room: usize) -> (us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
 
     fn parse(words: &[&str]) -> Result<Options, String> {
-        Options::parse(Path::new("/r"), words)
+        let line = Line::try_parse_from([&["compare"], words].concat());
+        line.map(|l| l.options).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -200,18 +201,27 @@ mod tests {
                      --sample 250 --open-rounds 0 --record nano-1 --swa-full";
         let words: Vec<&str> = words.split_whitespace().collect();
         let o = parse(&words).unwrap();
-        assert_eq!(o.model, Path::new("m.gguf"));
-        assert_eq!((o.widths, o.depths), (vec![1, 8], vec![0, 512]));
-        assert_eq!((o.threads, o.rounds, o.open_rounds), (3, 7, 0));
-        assert!(o.sample == 0.25 && o.swa_full && o.record.as_deref() == Some("nano-1"));
+        let root = Path::new("/r");
+        assert_eq!(o.model(root), Path::new("m.gguf"));
+        assert_eq!(
+            (o.widths(), ascending(&o.depths)),
+            (vec![1, 8], vec![0, 512])
+        );
+        assert_eq!((o.threads(), o.rounds, o.open_rounds), (3, 7, 0));
+        assert!(o.sample() == 0.25 && o.swa_full && o.record.as_deref() == Some("nano-1"));
         let plain = parse(&[]).unwrap();
-        assert!(plain.model.ends_with("models/glimmer-nano-q4_k_m.gguf"));
+        assert!(
+            plain
+                .model(root)
+                .ends_with("models/glimmer-nano-q4_k_m.gguf")
+        );
+        assert_eq!(plain.widths(), [1, 2, 4, 8, 16, 32, 256]);
         assert!(!plain.swa_full && plain.record.is_none());
         for bad in [
             &["--widths"][..],
             &["--widths", "0"],
             &["--widths", "1,,2"],
-            &["--depths", "-1"],
+            &["--depths=-1"],
             &["--depths", "99999999999"],
             &["--threads", "0"],
             &["--rounds", "0"],
@@ -222,7 +232,8 @@ mod tests {
             &["model.gguf"],
         ] {
             let error = parse(bad).unwrap_err();
-            assert!(error.starts_with(bad[0]), "{bad:?}: {error}");
+            let word = bad[0].trim_end_matches("=-1");
+            assert!(error.contains(word), "{bad:?}: {error}");
         }
     }
 
@@ -237,7 +248,7 @@ mod tests {
             [(1, 0, 1), (2, 0, 1), (2, 0, 4), (2, 64, 1), (2, 64, 4)]
         );
         let one = parse(&["--threads", "1"]).unwrap();
-        assert_eq!(one.points().len(), one.widths.len());
+        assert_eq!(one.points().len(), one.widths().len());
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! Only what a question asks for is an output, so that ggml fuses what it
 //! fuses in a model.
 
-use super::process::Data;
 use super::question::{Question, Rows};
+use crate::reference::Data;
 use muser_ops::{Attention, Weight};
 use muser_quant::DType;
 use serde_json::{Value, json};

@@ -1,20 +1,31 @@
 //! llama.cpp as a side: the comparator's two servers.
 
 use super::graph::{Graph, Tensor, graph};
-use super::process::{Process, build};
 use super::question::{Kept, ModelRun, Question, Rows, Side};
+use crate::reference::{Process, build, check};
 use muser_ops::Weight;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 /// Tensors that stay with the process: the matrices of two row lengths and
 /// their inputs, more than any set.
 const KEPT: usize = 24;
 
+/// Starts one of the comparator's servers and reads its greeting. llama.cpp's
+/// log, on standard error, is dropped.
+fn server(program: &Path, name: &str) -> Result<(Process, Value), String> {
+    let mut process = Process::start(program, &[name.to_owned()], Stdio::null())?;
+    let info = process.line()?;
+    Ok((process, info))
+}
+
 /// Both servers of a profile's comparator, started when first asked.
 pub(super) struct Comparator {
     program: PathBuf,
     ops: Process,
+    /// What its build says of itself: version, compiler, features.
+    info: Value,
     kept: Kept<()>,
     models: Option<Process>,
     /// Where logits are handed over.
@@ -29,19 +40,12 @@ impl Comparator {
     /// can change llama.cpp's routes at run time.
     pub(super) fn start(root: &Path, profile: &str, scratch: &Path) -> Result<Self, String> {
         let program = build(root, profile)?;
-        let ops = Process::start(&program, "op")?;
-        if ops.info["profile"] != json!(profile) {
-            return Err(format!("the comparator is not {profile}: {}", ops.info));
-        }
-        let set = &ops.info["overrides"];
-        if set.as_object().is_some_and(|o| !o.is_empty()) {
-            return Err(format!(
-                "the environment changes llama.cpp's routes: unset {set}"
-            ));
-        }
+        let (ops, info) = server(&program, "op")?;
+        check(&info, profile)?;
         Ok(Self {
             program,
             ops,
+            info,
             kept: Kept::new(KEPT),
             models: None,
             scratch: scratch.to_owned(),
@@ -50,12 +54,12 @@ impl Comparator {
 
     /// What its build says of itself.
     pub(super) fn facts(&self) -> &Value {
-        &self.ops.info
+        &self.info
     }
 
     /// What it is, in a line.
     pub(super) fn describe(&self) -> String {
-        let info = &self.ops.info;
+        let info = &self.info;
         let features = info["features"].as_object().into_iter().flatten();
         let on: Vec<&str> = features
             .filter(|(_, on)| **on == json!(true))
@@ -74,7 +78,7 @@ impl Comparator {
 
     fn model(&mut self, run: &ModelRun<'_>, threads: usize) -> Result<Vec<f32>, String> {
         if self.models.is_none() {
-            self.models = Some(Process::start(&self.program, "model")?);
+            self.models = Some(server(&self.program, "model")?.0);
         }
         let Some(models) = &mut self.models else {
             return Err("no process".to_owned());
