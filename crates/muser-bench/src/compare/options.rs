@@ -89,7 +89,7 @@ fn ascending(list: &[usize]) -> Vec<usize> {
 impl Options {
     /// The model file; `root` is the repository.
     pub(super) fn model(&self, root: &Path) -> PathBuf {
-        let own = || root.join("models/glimmer-nano-q4_k_m.gguf");
+        let own = || root.join("models/glimmer-nano-2-q4_k_m.gguf");
         self.model.clone().unwrap_or_else(own)
     }
 
@@ -213,7 +213,7 @@ mod tests {
         assert!(
             plain
                 .model(root)
-                .ends_with("models/glimmer-nano-q4_k_m.gguf")
+                .ends_with("models/glimmer-nano-2-q4_k_m.gguf")
         );
         assert_eq!(plain.widths(), [1, 2, 4, 8, 16, 32, 256]);
         assert!(!plain.swa_full && plain.record.is_none());

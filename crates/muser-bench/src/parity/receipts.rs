@@ -79,7 +79,7 @@ impl Run {
 /// its logits are not the comparator's.
 pub fn run(root: &Path) -> Result<(), String> {
     let scratch = tempfile::tempdir().map_err(|e| format!("a temporary folder: {e}"))?;
-    let nano = root.join("models/glimmer-nano-q4_k_m.gguf");
+    let nano = root.join("models/glimmer-nano-2-q4_k_m.gguf");
     let f16 = scratch.path().join("glimmer-nano-f16.gguf");
     let path = |p: &Path| p.display().to_string();
     muser(
