@@ -1,4 +1,4 @@
-//! The read bandwidth that this machine gives this team: the roofline of
+//! Measures the read bandwidth that the thread team reaches: the roofline of
 //! decode.
 
 use crate::kernels::read::STEP;
@@ -12,16 +12,18 @@ use std::time::Instant;
 
 /// Bytes read by one task.
 const TASK: usize = 1 << 20;
-/// Passes; the first also brings clocks and threads up.
+/// Passes over the buffer. The first one is slower: clocks and threads start.
 const PASSES: usize = 5;
 
-/// Bytes a second at which the team reads a buffer of `bytes`, the best of
-/// several passes. The buffer should be several times the last-level cache.
+/// Measures the bandwidth, in bytes a second, at which the team reads a buffer
+/// of `bytes`: the best of [`PASSES`]. The buffer should be several times the
+/// last-level cache ([`beyond_caches`](super::beyond_caches)).
 pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64 {
     const { assert!(TASK.is_multiple_of(STEP)) };
     let bytes = bytes.next_multiple_of(TASK);
     let mut data = buffer(bytes);
-    // Written by the team: every page exists, and near one that reads.
+    // The team writes first: every page then exists, on the memory node of a
+    // thread that reads.
     for_chunks(team, &mut data, TASK, |i, part| part.fill(i as u8 | 1));
     let data: &[u8] = &data;
     let seconds = (0..PASSES).map(|_| {
@@ -34,14 +36,14 @@ pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64
     bytes as f64 / seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Memory in huge pages where the system has them: in small ones the walks of the
-/// page tables cost up to half of the bandwidth, and a mapped model file does not
-/// pay them.
+/// Allocates memory in huge pages where the system has them. With small pages,
+/// page-table walks take up to half of the bandwidth, which a mapped model file
+/// does not pay.
 fn buffer(bytes: usize) -> Box<dyn DerefMut<Target = [u8]>> {
     let Ok(map) = MmapMut::map_anon(bytes) else {
         return Box::new(vec![0; bytes]);
     };
-    // Advice: without it the measure is lower, not wrong.
+    // Advice only: where it is refused, the result is lower, not wrong.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
     Box::new(map)

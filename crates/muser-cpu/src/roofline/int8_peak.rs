@@ -1,20 +1,21 @@
-//! The int8 multiply-add rate that this machine gives this team: the roofline
-//! of prefill.
+//! Measures the int8 multiply-add rate that the thread team reaches: the
+//! roofline of prefill.
 
 use crate::kernels::table::KernelTable;
 use crate::team::Team;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Rounds of one task, about 100 µs: threads that join late cost little.
+/// Rounds of one task, about 100 µs: short, so that a thread that starts late
+/// leaves few tasks to the others.
 const ROUNDS: u32 = 30_000;
 /// Tasks of each thread in a pass.
 const TASKS: usize = 64;
-/// Passes; the first also brings clocks and threads up.
+/// Passes. The first one is slower: clocks and threads start.
 const PASSES: usize = 5;
 
-/// Operations a second, two a multiply-add, the best of all passes; `None` if
-/// the level has no int8 dot product.
+/// Measures int8 operations a second, a multiply-add being two: the best of
+/// [`PASSES`]. Returns `None` if the level has no int8 dot product.
 pub(crate) fn measure(team: &mut Team, threads: usize, table: &KernelTable) -> Option<f64> {
     if table.int8_peak(1) == 0 {
         return None;

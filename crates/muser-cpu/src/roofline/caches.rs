@@ -1,9 +1,9 @@
-//! How much must be read to have read memory.
+//! The size of a buffer that no cache holds.
 
 use std::path::Path;
 
-/// Bytes whose reading measures memory and not a cache: four times the largest
-/// cache that the system tells of, 256 MiB at least.
+/// Returns the size in bytes of a buffer for measuring memory bandwidth: four
+/// times the largest cache that the system reports, 256 MiB at least.
 pub fn beyond_caches() -> usize {
     let largest = largest(Path::new("/sys/devices/system/cpu/cpu0/cache"));
     (4 * largest.unwrap_or(0)).max(256 << 20)
