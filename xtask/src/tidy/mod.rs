@@ -11,6 +11,7 @@ mod grid;
 mod manifests;
 mod pages;
 mod sources;
+mod supply;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -121,7 +122,8 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     )?;
     let metadata = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let mut findings = edges::edges(&metadata);
-    let rules: [fn(&Tree) -> Vec<Finding>; 12] = [
+    findings.extend(supply::crates(&supply::built(root)?));
+    let rules: [fn(&Tree) -> Vec<Finding>; 13] = [
         edges::reference_is_not_default,
         grid::grid,
         manifests::dependencies_say_why,
@@ -134,6 +136,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         sources::no_leftovers,
         pages::changelog_is_current,
         pages::constants_are_the_codes,
+        supply::sources,
     ];
     for rule in rules {
         findings.extend(rule(&tree));
