@@ -1,16 +1,16 @@
-//! Who used the CPUs: only one side may compute at a time, and a shared
-//! machine's other work belongs in the record.
+//! CPU time of processes and of the whole machine: only one side may compute at
+//! a time, and other work on a shared machine belongs in the record.
 
 use std::fs;
 use std::time::Instant;
 
-/// Seconds of CPU time that the threads of a process have had, those alive.
-/// `None` where the kernel does not say.
+/// Returns the CPU time, in seconds, of the live threads of a process; `None`
+/// if the operating system does not report it.
 pub(super) fn process(id: u32) -> Option<f64> {
     let threads = fs::read_dir(format!("/proc/{id}/task")).ok()?;
     let mut nanoseconds = 0;
     for thread in threads.flatten() {
-        // A thread may have ended since.
+        // The thread may have ended since the folder was listed.
         let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else {
             continue;
         };
@@ -19,12 +19,12 @@ pub(super) fn process(id: u32) -> Option<f64> {
     Some(nanoseconds as f64 / 1e9)
 }
 
-/// The first field of `schedstat`.
+/// Parses the first field of a `schedstat` file: CPU time in nanoseconds.
 fn scheduled(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// What one side used while the other one computed.
+/// CPU time of the idle side while the other one computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
     wall: f64,
@@ -32,7 +32,8 @@ pub(super) struct Overlap {
 }
 
 impl Overlap {
-    /// Runs `work` and counts what the process `idle` uses meanwhile.
+    /// Runs `work` and adds the CPU time that the process `idle` uses
+    /// meanwhile.
     pub(super) fn during<T>(&mut self, idle: u32, work: impl FnOnce() -> T) -> T {
         let (before, start) = (process(idle), Instant::now());
         let out = work();
@@ -47,13 +48,13 @@ impl Overlap {
         }
     }
 
-    /// As a share of one CPU.
+    /// Returns the CPU time of the idle side as a share of one CPU.
     pub(super) fn share(&self) -> Option<f64> {
         (self.wall > 0.0).then_some(self.used? / self.wall)
     }
 }
 
-/// Ticks of all CPUs since the machine started.
+/// Clock ticks of all CPUs since the machine started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ticks {
     idle: u64,
@@ -68,8 +69,8 @@ impl Ticks {
 
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().find_map(|l| l.strip_prefix("cpu "))?;
-        // user nice system idle iowait irq softirq steal; what follows is
-        // counted in the first two as well.
+        // user nice system idle iowait irq softirq steal; the guest fields
+        // after them are contained in the first two.
         let fields: Option<Vec<u64>> = line
             .split_whitespace()
             .take(8)
@@ -85,8 +86,8 @@ impl Ticks {
         }
     }
 
-    /// Shares of all CPUs since then: busy with anything, and taken by the
-    /// host.
+    /// Returns two shares of all CPUs since `then`: busy with anything, and
+    /// taken by the host (steal).
     pub(super) fn since(self, then: Self) -> (f64, f64) {
         let total = self.total.saturating_sub(then.total).max(1) as f64;
         let share = |ticks: u64| ticks as f64 / total;

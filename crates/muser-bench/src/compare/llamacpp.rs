@@ -6,16 +6,17 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Stdio;
 
-/// llama.cpp as a side.
+/// llama.cpp as a side: a running `bench` server.
 pub(super) struct Reference {
     pub(super) process: Process,
-    /// What it says that it is: version, compiler, features.
+    /// Facts of its build: version, compiler, features.
     pub(super) info: Value,
-    /// What it says when it is ready: times, parameters, memory.
+    /// Its message when the model is loaded: times, parameters, memory.
     pub(super) ready: Value,
 }
 
-/// The options of its server. A context below 512 would cut its micro-batch.
+/// Returns the command line of the `bench` server. The context is at least 512:
+/// a smaller one would cut the micro-batch of llama.cpp.
 pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<String> {
     let mut args = vec![
         "bench".to_owned(),
@@ -29,7 +30,7 @@ pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<Str
 }
 
 impl Reference {
-    /// Starts it on a model and tells it the tokens.
+    /// Starts the server on a model and sends it the tokens.
     ///
     /// # Errors
     /// It does not start or is not what was asked for: the environment can
@@ -52,7 +53,7 @@ impl Reference {
         })
     }
 
-    /// What it is, in a line.
+    /// Describes the comparator in one line: version and compiler.
     pub(super) fn describe(&self) -> String {
         let text = |v: &Value| v.as_str().unwrap_or("?").to_owned();
         format!(

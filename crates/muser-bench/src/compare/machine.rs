@@ -1,5 +1,5 @@
-//! What a record says of the machine and of the build. Neither names a host
-//! nor a path.
+//! Facts of the machine and of the build for a record. They contain no host
+//! name and no path.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Flags of `/proc/cpuinfo` that some kernel of either side asks for.
+/// Flags of `/proc/cpuinfo` that a kernel of either side uses.
 const FLAGS: [&str; 16] = [
     "avx",
     "avx2",
@@ -27,7 +27,7 @@ const FLAGS: [&str; 16] = [
     "hypervisor",
 ];
 
-/// The machine's facts.
+/// Reads the facts of this machine: CPU, cores, memory, operating system.
 pub(super) fn facts() -> Value {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let mut facts = cpu(&read("/proc/cpuinfo"));
@@ -39,7 +39,7 @@ pub(super) fn facts() -> Value {
     facts
 }
 
-/// Model, counts and flags from the text of `/proc/cpuinfo`.
+/// Parses CPU model, counts and flags from the text of `/proc/cpuinfo`.
 fn cpu(text: &str) -> Value {
     let field = |block: &str, name: &str| {
         let line = block
@@ -68,7 +68,7 @@ fn cpu(text: &str) -> Value {
     })
 }
 
-/// The choice in brackets of a kernel setting.
+/// Returns the selected choice of a kernel setting, which stands in brackets.
 fn chosen(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split(']').next()
 }
@@ -79,7 +79,7 @@ fn memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What this build of ours is.
+/// Returns the facts of this build of muser: version, commit, compiler.
 pub(super) fn build(root: &Path) -> Value {
     let run = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).current_dir(root).output();
@@ -90,14 +90,14 @@ pub(super) fn build(root: &Path) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "commit": run("git", &["rev-parse", "HEAD"]),
-        // Whether files differ from the commit.
+        // Whether tracked files differ from the commit.
         "changed": changed.map(|c| !c.is_empty()),
         "rustc": run("rustc", &["--version"]),
         "rustflags": std::env::var("RUSTFLAGS").unwrap_or_default(),
     })
 }
 
-/// What a record keeps of what the comparator says that it is.
+/// Returns the facts of the comparator's build that a record keeps.
 pub(super) fn comparator(info: &Value, params: &Value) -> Value {
     let unit = "ggml/src/ggml-cpu/ggml-cpu.c";
     json!({

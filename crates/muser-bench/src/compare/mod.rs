@@ -5,7 +5,7 @@
 //! own level (`llamacpp-avx2` against `avx2`, …), and goes through thread
 //! counts, depths and widths. A round is a sample of llama.cpp, of the strict
 //! lane, of the pinned lane; a ratio is the median over rounds of ratios within
-//! a round, so that what slows the machine down for a while moves none. Ends
+//! a round, so that a slow phase of the machine does not change it. Ends
 //! with the cost of opening the file, a fresh process each time.
 //!
 //! *What is compared.* A call takes `width` tokens of one sequence and gives
@@ -47,17 +47,18 @@ use open::Start;
 pub use open::{SERVE, Serve, serve};
 pub use options::Options;
 use ours::Ours;
-use record::{Place, Run};
+use record::{ProfileRun, RecordFiles};
 use rounds::{Limit, Rounds, SIDES};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
-/// Times that it is measured.
+/// Number of measurements of the read bandwidth; the best counts.
 const TRIES: usize = 5;
-/// CPU time of the idle side beyond which a run does not count.
+/// CPU time of the idle side, as a share of one CPU, above which a run is
+/// refused.
 const MOST_OVERLAP: f64 = 0.02;
-/// What others may take of all CPUs on a machine that is called quiet.
+/// Share of all CPUs that other processes may take on a quiet machine.
 const QUIET: f64 = 0.05;
 
 /// Times what the options ask for, prints the table and writes the record if one
@@ -77,11 +78,11 @@ pub fn run(root: &Path, options: &Options) -> Result<(), String> {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let place = options.record.as_ref();
     let place = place
-        .map(|name| Place::new(root, &date, name))
+        .map(|name| RecordFiles::new(root, &date, name))
         .transpose()?;
     let gguf = Gguf::open(&model).map_err(|e| e.to_string())?;
     let budget = Budget::of(&gguf).map_err(|e| e.to_string())?;
-    let subject = Subject {
+    let subject = Comparison {
         root,
         options,
         model: &model,
@@ -115,19 +116,19 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("?")
 }
 
-/// The file, and what is asked about it.
-struct Subject<'a> {
+/// The model file and the options of a comparison.
+struct Comparison<'a> {
     root: &'a Path,
     options: &'a Options,
     model: &'a Path,
     gguf: &'a Gguf,
     budget: &'a Budget,
-    /// Positions that the calls need room for.
+    /// Number of positions that the calls need.
     positions: usize,
 }
 
-impl Subject<'_> {
-    /// What a record says of the model.
+impl Comparison<'_> {
+    /// Returns the facts of the model for a record.
     fn facts(&self) -> Value {
         let config = self.budget.config();
         let file = self.model.file_name();
@@ -145,7 +146,7 @@ impl Subject<'_> {
         })
     }
 
-    fn run(&self, profile: Profile) -> Result<Run, String> {
+    fn run(&self, profile: Profile) -> Result<ProfileRun, String> {
         let o = self.options;
         let level = crate::level(profile);
         let program = crate::reference::build(self.root, profile.name())?;
@@ -190,7 +191,7 @@ impl Subject<'_> {
             0 => Vec::new(),
             rounds => self.open(profile, &program, &tokens, rounds)?,
         };
-        Ok(Run {
+        Ok(ProfileRun {
             profile,
             level: level.to_string(),
             comparator,
@@ -201,14 +202,14 @@ impl Subject<'_> {
         })
     }
 
-    /// What the machine allows, for each count of threads.
+    /// Measures bandwidth and int8 peak for each number of threads.
     fn limits(&self, level: Level) -> Result<Vec<Limit>, String> {
         let mut threads: Vec<usize> = self.options.points().iter().map(|p| p.threads).collect();
         threads.sort_unstable();
         threads.dedup();
         let limit = |&threads: &usize| {
             let cpu = ours::cpu(level, Lane::Strict, threads)?;
-            // A limit is what the machine can: the best of several tries.
+            // The best of several measurements is the limit of the machine.
             let tries = (0..TRIES).map(|_| cpu.read_bandwidth(beyond_caches()));
             Ok(Limit {
                 threads,
@@ -232,7 +233,7 @@ impl Subject<'_> {
         println!("{}", record::heading());
     }
 
-    /// The cost of opening, by side.
+    /// Measures the cost of opening the file on each side and prints the table.
     fn open(
         &self,
         profile: Profile,
@@ -263,17 +264,18 @@ impl Subject<'_> {
     }
 }
 
-/// CPU seconds of both processes so far.
+/// Returns the CPU time in seconds of both processes so far.
 fn spent(reference: &Reference) -> Option<f64> {
     let theirs = clock::process(reference.process.id())?;
     Some(theirs + clock::process(std::process::id())?)
 }
 
-/// How quiet it was: what others took of all CPUs, and how much the sides
-/// overlapped.
+/// Prints and returns how quiet the machine was: the share of all CPUs that
+/// other processes took, and the CPU time of each side while it should have
+/// been idle.
 ///
 /// # Errors
-/// They overlapped too much.
+/// A side computed while it should have been idle.
 fn load(
     (ticks, spent, start): (Option<Ticks>, Option<f64>, Instant),
     spent_now: Option<f64>,

@@ -1,5 +1,6 @@
-//! What opening a file costs: a fresh process a side and round, from its start
-//! to the first token's logits, and its memory then and after the widest call.
+//! Measures what opening a file costs: in each round a fresh process of each
+//! side, from its start to the logits of the first token, with its memory then
+//! and after the widest call.
 
 use super::ours::Ours;
 use super::side::{Chain, Side};
@@ -14,22 +15,23 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
 
-/// How to start a side.
+/// Program and arguments that start a side.
 pub(super) struct Start {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
 }
 
-/// What was seen of one side.
+/// Measurements of one side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opened {
-    /// From the start of the process to the first logits, by round.
+    /// Seconds from the start of the process to the first logits, by round.
     pub(super) seconds: Vec<f64>,
-    /// Bytes in memory after the first token, by round.
+    /// Resident memory in bytes after the first token, by round.
     pub(super) resident: Vec<f64>,
-    /// Of them not pages of a file, by round.
+    /// Part of `resident` that is not mapped from a file, by round.
     pub(super) anonymous: Vec<f64>,
-    /// The most bytes in memory up to the end of the widest call, by round.
+    /// Peak of the resident memory in bytes up to the end of the widest call,
+    /// by round.
     pub(super) peak: Vec<f64>,
 }
 
@@ -42,8 +44,8 @@ impl Opened {
     }
 }
 
-/// Opens each side in turn, `rounds` times; a first one of each, which brings
-/// the file into the page cache, is not counted.
+/// Opens the file on each side in turn, `rounds` times. A round before them
+/// brings the file into the page cache and is not counted.
 pub(super) fn measure(
     starts: &[Start],
     tokens: &[u32],
@@ -69,7 +71,8 @@ pub(super) fn measure(
     Ok(all)
 }
 
-/// One process: seconds to the first token, the replies then and at the end.
+/// Runs one process. Returns the seconds to the first token, the reply with it
+/// and the reply to the widest call.
 fn once(
     start: &Start,
     tokens: &[u32],
@@ -85,7 +88,7 @@ fn once(
     };
     let clock = Instant::now();
     let mut process = Process::start(&start.program, &start.args, Stdio::inherit())?;
-    // On their way before the process asks: nothing waits for this end.
+    // Sent before the process is ready, so that it never waits for a request.
     process.send(&json!({ "tokens": tokens }), &[])?;
     process.send(&call(1).json(), &[])?;
     process.line()?;
@@ -100,7 +103,7 @@ fn once(
 /// The command that [`measure`] starts for our side.
 pub const SERVE: &str = "serve-compare";
 
-/// What the process of our side is started with.
+/// Arguments of the process that is muser's side.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Serve {
     /// Model file, GGUF
@@ -111,19 +114,19 @@ pub struct Serve {
     profile: Option<Profile>,
 }
 
-/// The command line that starts [`serve`].
+/// Returns the command line that starts [`serve`].
 pub(super) fn arguments(model: &str, level: Level, lane: Lane) -> Vec<String> {
     let mut words = vec![SERVE, model, level.name()];
     words.extend(lane.profile().map(Profile::name));
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Answers requests on standard input as llama.cpp's side does: our side as a
-/// process of its own.
+/// Answers requests on standard input with the protocol of the comparator's
+/// `bench` server: muser's side as a process of its own.
 ///
 /// # Errors
-/// The file cannot be opened, or a pipe breaks; what is wrong with a request is
-/// said in its reply.
+/// The file cannot be opened, or a pipe breaks. A bad request is answered with
+/// its error.
 pub fn serve(options: &Serve) -> Result<(), String> {
     let Serve {
         model,
@@ -168,7 +171,8 @@ fn answer(
     Ok(reply)
 }
 
-/// Bytes of a process in memory: now, of those its own, and at most.
+/// Parses the memory of a process in bytes from its `status` file: resident,
+/// anonymous, peak.
 fn memory(status: &str) -> Value {
     let field = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name))?;
@@ -182,7 +186,8 @@ fn memory(status: &str) -> Value {
     })
 }
 
-/// The table: a line a side, the first one being what the others are to.
+/// Formats the table, a line for each side; ratios are relative to the first
+/// one.
 pub(super) fn table(sides: &[&str], opened: &[Opened], file: u64) -> String {
     let mut text = format!(
         "  {:<10} {:>26} {:>12} {:>12} {:>12} {:>12} {:>14}\n",

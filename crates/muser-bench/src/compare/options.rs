@@ -1,12 +1,12 @@
-//! The command's options.
+//! The options of `compare`.
 
 use crate::level;
 use muser_ops::Profile;
 use std::path::{Path, PathBuf};
 
-/// Tokens that the calls of one sample cover at most, from the depth on: the
-/// rings of sliding layers, ours and llama.cpp's, then still hold the window
-/// when the sample is taken back. A single call may be longer.
+/// Largest number of tokens in the calls of one sample: the rings of sliding
+/// layers, muser's and llama.cpp's, then still hold the window when the sample
+/// is rewound. A single call may be longer.
 pub(super) const REACH: usize = 256;
 
 /// What to time against llama.cpp.
@@ -48,7 +48,7 @@ pub struct Options {
     pub(super) record: Option<String>,
 }
 
-/// A configuration: what is timed on each side.
+/// One configuration that is timed on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) threads: usize,
@@ -87,16 +87,16 @@ fn ascending(list: &[usize]) -> Vec<usize> {
 }
 
 impl Options {
-    /// The model file; `root` is the repository.
+    /// Returns the model file; `root` is the repository.
     pub(super) fn model(&self, root: &Path) -> PathBuf {
         let own = || root.join("models/glimmer-nano-2-q4_k_m.gguf");
         self.model.clone().unwrap_or_else(own)
     }
 
-    /// The profiles to time against.
+    /// Returns the profiles to time against.
     ///
     /// # Errors
-    /// The machine cannot run the one that was asked for, or any.
+    /// The machine cannot run the profile that was asked for, or none at all.
     pub(super) fn profiles(&self) -> Result<Vec<Profile>, String> {
         let Some(profile) = self.profile else {
             let able = |p: &Profile| level(*p).is_available();
@@ -115,25 +115,25 @@ impl Options {
         }
     }
 
-    /// The widths, ascending, each once.
+    /// Returns the widths, ascending, each once.
     pub(super) fn widths(&self) -> Vec<usize> {
         ascending(&self.widths)
     }
 
-    /// Threads of each side.
+    /// Returns the number of threads of each side.
     pub(super) fn threads(&self) -> usize {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(all)
     }
 
-    /// Seconds that a sample takes about.
+    /// Returns the target length of a sample in seconds.
     pub(super) fn sample(&self) -> f64 {
         self.sample as f64 / 1e3
     }
 
-    /// The configurations in their order: by depth, then width. Decode on one
-    /// thread goes first, at the smallest depth only: each count of threads of
-    /// ours has a context of its own to fill.
+    /// Returns the configurations by depth, then width. Decode on one thread
+    /// comes first, and at the smallest depth only: muser has a context for
+    /// each number of threads, which would have to be filled up to the depth.
     pub(super) fn points(&self) -> Vec<Point> {
         let (widths, threads) = (self.widths(), self.threads());
         let mut points = Vec::new();
@@ -152,10 +152,11 @@ impl Options {
         points
     }
 
-    /// Positions that the calls need room for, within a model's context.
+    /// Returns the number of positions that the calls need, within the context
+    /// of the model.
     ///
     /// # Errors
-    /// One call from the greatest depth does not fit.
+    /// The widest call at the greatest depth does not fit the context.
     pub(super) fn positions(&self, context: usize) -> Result<usize, String> {
         let deepest = self.depths.iter().copied().max().unwrap_or(0);
         let widest = self.widths.iter().copied().max().unwrap_or(1);
@@ -168,14 +169,14 @@ impl Options {
     }
 }
 
-/// Successive calls in a chain, and chains in a sample, for calls of about so
-/// many seconds.
+/// Returns the number of calls in a chain and of chains in a sample, for calls
+/// that take `seconds` each.
 pub(super) fn calls(seconds: f64, sample: f64, width: usize, room: usize) -> (usize, usize) {
     let wanted = (sample / seconds.max(1e-9)).ceil().clamp(1.0, 1e6) as usize;
     let most = (REACH.min(room) / width.max(1)).max(1);
     let calls = wanted.min(most);
-    // The machine's noise comes in bursts: more than a few dozen chains of a
-    // tiny model say nothing new.
+    // Noise comes in bursts: for a tiny model, more than a few dozen chains add
+    // no information.
     (calls, wanted.div_ceil(calls).min(32))
 }
 

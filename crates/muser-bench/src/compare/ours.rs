@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A lane at a level; a model and a context for each count of threads that is
-/// asked for.
+/// A lane at a level, with a model and a context for each number of threads in
+/// use.
 pub(super) struct Ours {
     gguf: Gguf,
     level: Level,
@@ -24,7 +24,7 @@ struct Rig {
     cache: Cache<Cpu>,
 }
 
-/// Opens the backend.
+/// Opens the CPU backend.
 pub(super) fn cpu(level: Level, lane: Lane, threads: usize) -> Result<Cpu, String> {
     Cpu::open(CpuOptions {
         threads: Some(threads),
@@ -84,7 +84,8 @@ impl Side for Ours {
             let at = depth + call * width;
             last.clear();
             let start = Instant::now();
-            // As llama.cpp does: the logits end in memory of the caller.
+            // Copied, as llama.cpp does: the logits end in memory of the
+            // caller.
             rig.forward(&tokens[at..at + width], Want::Last, &mut |_, row| {
                 last.extend_from_slice(row);
             })?;
@@ -100,7 +101,7 @@ impl Invariant for Ours {
         let Chain { depth, width, .. } = *chain;
         let (rig, tokens) = self.rig(chain.threads)?;
         match (width, chain.calls) {
-            // One token: as one of two rows in a call.
+            // One token: computed again as one of two rows in a call.
             (1, 1) => {
                 let from = depth.saturating_sub(1);
                 let pair = tokens.get(from..from + 2).ok_or("a context of one token")?;
@@ -115,8 +116,8 @@ impl Invariant for Ours {
             }
             (_, calls) => {
                 let end = depth + width * calls;
-                // In a call of its own, the last token of one call; one call of
-                // all of several.
+                // The last token of a single call is computed again in a call
+                // of its own; several calls are computed again as one.
                 let cut = if calls == 1 { end - 1 } else { depth };
                 rig.go_to(tokens, depth)?;
                 rig.go_to(tokens, cut)?;
@@ -141,8 +142,9 @@ impl Rig {
         done.map_err(|e| e.to_string())
     }
 
-    /// Stores the first `depth` tokens, or cuts back to them; where a ring no
-    /// longer holds what they need, all over again.
+    /// Brings the cache to the first `depth` tokens: truncates it or stores
+    /// more. Starts again from the first token if a ring no longer holds what
+    /// position `depth` sees.
     fn go_to(&mut self, tokens: &[u32], depth: usize) -> Result<(), String> {
         if self.cache.len() > depth && !self.cache.truncate(depth) {
             self.cache.clear();
@@ -169,8 +171,8 @@ mod tests {
         Ours::new(&gguf, Level::Scalar, Lane::Strict, &tokens)
     }
 
-    /// The proof before the clock: the same row however it is computed, and
-    /// another one a token further.
+    /// Other calls over the same tokens give the same row, and one more token
+    /// gives another row.
     #[test]
     fn chains_give_the_row_that_other_calls_give() {
         let mut ours = ours();

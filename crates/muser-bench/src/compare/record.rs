@@ -1,4 +1,4 @@
-//! The record: every sample as CSV, and the facts and medians as JSON.
+//! The record of a comparison: every sample as CSV, facts and medians as JSON.
 
 use super::open::Opened;
 use super::rounds::{Limit, Row, SIDES};
@@ -9,22 +9,22 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// What was measured of one profile.
-pub(super) struct Run {
+/// The measurements against one profile.
+pub(super) struct ProfileRun {
     pub(super) profile: Profile,
     pub(super) level: String,
     pub(super) comparator: Value,
     pub(super) limits: Vec<Limit>,
     pub(super) rows: Vec<Row>,
     pub(super) opened: Vec<Opened>,
-    /// How quiet it was.
+    /// How quiet the machine was.
     pub(super) load: Value,
 }
 
 const HEAD: &str = "profile,level,threads,depth,width,calls,round,side,call_seconds,mean_seconds,tokens_per_second";
 
-/// All samples, a line each.
-pub(super) fn csv(runs: &[Run]) -> String {
+/// Formats all samples as CSV, a line each.
+pub(super) fn csv(runs: &[ProfileRun]) -> String {
     let mut text = format!("{HEAD}\n");
     for run in runs {
         for row in &run.rows {
@@ -50,8 +50,8 @@ pub(super) fn csv(runs: &[Run]) -> String {
     text
 }
 
-/// A profile's facts and medians.
-pub(super) fn summary(run: &Run) -> Value {
+/// Returns the facts and medians of one profile as JSON.
+pub(super) fn summary(run: &ProfileRun) -> Value {
     let row = |row: &Row| {
         let side = |i: usize| row.rate(i).json();
         let share = |i: usize| row.rate(i).median / row.limit;
@@ -90,17 +90,17 @@ pub(super) fn summary(run: &Run) -> Value {
     })
 }
 
-/// Where a record goes.
-pub(super) struct Place {
+/// The two files of a record.
+pub(super) struct RecordFiles {
     csv: PathBuf,
     json: PathBuf,
 }
 
-impl Place {
-    /// In the repository, under a date and a name.
+impl RecordFiles {
+    /// Returns the files in the repository for a date and a name.
     ///
     /// # Errors
-    /// There is one already: a record is not rewritten.
+    /// A record of this date and name exists; records are not overwritten.
     pub(super) fn new(root: &Path, date: &str, name: &str) -> Result<Self, String> {
         let folder = root.join("benches/records");
         let file = |ending: &str| folder.join(format!("{date}-{name}.{ending}"));
@@ -134,7 +134,7 @@ impl Place {
     }
 }
 
-/// The heading of the lines.
+/// Returns the heading of the table.
 pub(super) fn heading() -> String {
     format!(
         "  {:>7} {:>6} {:>5} {:>9} {:>8} {:>18} {:>8} {:>18} {:>18} {:>7} {:>4} {:>6} {:>6}  {}",
@@ -155,8 +155,8 @@ pub(super) fn heading() -> String {
     )
 }
 
-/// A configuration for people: tokens a second, ratios with their spread,
-/// shares of the limit.
+/// Formats a configuration as a line of the table: tokens a second, ratios with
+/// their spread, shares of the limit.
 pub(super) fn line(row: &Row) -> String {
     use super::stats::digits;
     let rate = |i: usize| digits(row.rate(i).median);
@@ -190,8 +190,8 @@ mod tests {
     use super::super::rounds::tests::row;
     use super::*;
 
-    fn run() -> Run {
-        Run {
+    fn run() -> ProfileRun {
+        ProfileRun {
             profile: Profile::LlamaCppAvx2,
             level: "avx2".to_owned(),
             comparator: json!({}),
@@ -244,11 +244,11 @@ mod tests {
     #[test]
     fn a_record_is_not_rewritten() {
         let root = tempfile::tempdir().unwrap();
-        let place = Place::new(root.path(), "2026-01-01", "x").unwrap();
+        let place = RecordFiles::new(root.path(), "2026-01-01", "x").unwrap();
         place.write("a,b\n", &json!({ "c": 1 })).unwrap();
         let path = root.path().join("benches/records/2026-01-01-x.csv");
         assert_eq!(fs::read_to_string(path).unwrap(), "a,b\n");
-        assert!(Place::new(root.path(), "2026-01-01", "x").is_err());
+        assert!(RecordFiles::new(root.path(), "2026-01-01", "x").is_err());
         assert!(place.write("", &json!({})).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! One configuration: the proof that both sides compute what they should, then
-//! rounds of llama.cpp, our strict lane, our pinned lane.
+//! Measures one configuration: first proves that both sides compute the right
+//! logits, then runs rounds of llama.cpp, the strict lane and the pinned lane.
 
 use super::clock::Overlap;
 use super::options::{self, Point};
@@ -13,11 +13,11 @@ pub(super) const SIDES: [&str; 3] = ["llama.cpp", "strict", "pinned"];
 /// One sample of a side.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// Seconds of its median call.
+    /// Seconds of the median call.
     pub(super) call: f64,
     /// Mean seconds of a call.
     pub(super) mean: f64,
-    /// Calls.
+    /// Number of calls.
     pub(super) calls: usize,
 }
 
@@ -31,18 +31,20 @@ impl Sample {
     }
 }
 
-/// What bounds a call from below, and by how much.
+/// The limits of the machine at one number of threads, which bound the time of
+/// a call from below.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Limit {
     pub(super) threads: usize,
-    /// Bytes a second.
+    /// Read bandwidth in bytes a second.
     pub(super) bandwidth: f64,
-    /// Operations a second; `None` at a level without int8 products.
+    /// Int8 operations a second; `None` at a level without int8 products.
     pub(super) int8_peak: Option<f64>,
 }
 
 impl Limit {
-    /// Seconds of a chain at least, and whether reading is what takes them.
+    /// Returns the least seconds that a chain takes, and whether reading rather
+    /// than computing sets them.
     fn seconds(&self, budget: &Budget, chain: &Chain) -> (f64, bool) {
         let (mut read, mut compute, mut least) = (0.0, 0.0, 0.0);
         for call in 0..chain.calls {
@@ -58,69 +60,69 @@ impl Limit {
     }
 }
 
-/// What was proved before a configuration was timed.
+/// Hashes of the last row of logits, proved before a configuration is timed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Proof {
-    /// The strict lane's last row, the same in calls of another width.
+    /// The strict lane's, which calls of another width give as well.
     pub(super) strict: String,
     /// The pinned lane's.
     pub(super) pinned: String,
-    /// Whether llama.cpp's is the pinned lane's; `None` where its ring has
-    /// wrapped and its sums have another order.
+    /// Whether llama.cpp's equals the pinned lane's; `None` where llama.cpp's
+    /// ring has wrapped and its sums have another order.
     pub(super) equal: Option<bool>,
 }
 
-/// A configuration and what was measured.
+/// A configuration with its measurements.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) chain: Chain,
     pub(super) chains: usize,
     pub(super) proof: Proof,
-    /// By round, a sample a side.
+    /// Samples of each side, by round.
     pub(super) samples: Vec<[Sample; 3]>,
-    /// Tokens a second at most.
+    /// Tokens a second that the machine allows.
     pub(super) limit: f64,
-    /// `read` or `int8`.
+    /// What sets the limit: `read` or `int8`.
     pub(super) bound: &'static str,
 }
 
 impl Row {
-    /// The median calls of a side, by round.
+    /// Returns the seconds of a side's median call, by round.
     fn calls(&self, side: usize) -> Vec<f64> {
         self.samples.iter().map(|s| s[side].call).collect()
     }
 
-    /// Tokens a second of a side.
+    /// Returns the tokens a second of a side.
     pub(super) fn rate(&self, side: usize) -> Spread {
         Spread::rates(self.chain.width as f64, &self.calls(side))
     }
 
-    /// How many times as fast as another side a side was.
+    /// Returns how many times as fast as the side `base` a side is.
     pub(super) fn speedup(&self, base: usize, side: usize) -> Spread {
         Spread::speedups(&self.calls(base), &self.calls(side))
     }
 }
 
-/// Both sides of one profile.
+/// The sides of one profile and the settings of their rounds.
 pub(super) struct Rounds<'a> {
     pub(super) reference: &'a mut dyn Side,
     pub(super) strict: &'a mut dyn Invariant,
     pub(super) pinned: &'a mut dyn Side,
-    /// llama.cpp's process.
+    /// Process id of llama.cpp.
     pub(super) process: u32,
     pub(super) budget: &'a Budget,
     pub(super) rounds: usize,
     pub(super) sample: f64,
-    /// Positions that there is room for.
+    /// Number of positions that each side has room for.
     pub(super) room: usize,
     pub(super) swa_full: bool,
-    /// CPU time of llama.cpp's process while we computed, and of ours while it
-    /// did.
+    /// CPU time of llama.cpp's process while muser computed, and of muser's
+    /// while llama.cpp did.
     pub(super) overlap: [Overlap; 2],
 }
 
 impl Rounds<'_> {
-    /// Proves and measures a configuration.
+    /// Proves a configuration and then measures it.
     pub(super) fn run(&mut self, point: Point, limit: &Limit) -> Result<Row, String> {
         let Point {
             threads,
@@ -160,7 +162,8 @@ impl Rounds<'_> {
         })
     }
 
-    /// Runs a chain on a side, and counts what the other side's process uses.
+    /// Runs a chain on a side and adds the CPU time of the other side's
+    /// process.
     fn ask(&mut self, side: usize, chain: &Chain) -> Result<Answer, String> {
         let (theirs, ours) = (self.process, std::process::id());
         let [their_idle, our_idle] = &mut self.overlap;
@@ -172,11 +175,11 @@ impl Rounds<'_> {
         answer.map_err(|e| format!("{}: {e}", SIDES[side.min(2)]))
     }
 
-    /// The chain's last row on every side.
+    /// Computes the last row of a chain on every side.
     ///
     /// # Errors
-    /// The strict lane's depends on the width, or the pinned lane's is not
-    /// llama.cpp's: a wrong answer is not timed.
+    /// The strict lane's row depends on the width of the calls, or the pinned
+    /// lane's is not llama.cpp's. A wrong answer is not timed.
     fn prove(&mut self, chain: &Chain) -> Result<Proof, String> {
         let (threads, depth, width) = (chain.threads, chain.depth, chain.width);
         let place = format!("depth {depth}, width {width}, {threads} threads");
@@ -203,15 +206,15 @@ impl Rounds<'_> {
         })
     }
 
-    /// Whether llama.cpp computes the profile's bits there: with its tools'
-    /// settings only until the sliding layers' ring, of window and micro-batch,
-    /// wraps.
+    /// Returns whether llama.cpp computes the bits of the profile in this
+    /// chain. With the settings of its tools it does until the ring of the
+    /// sliding layers, as long as window and micro-batch, wraps.
     fn comparable(&self, chain: &Chain) -> bool {
         let end = chain.depth + chain.width * chain.calls;
         self.swa_full || end <= self.budget.config().window + 512
     }
 
-    /// Some chains of a side, the first after a warm-up call, each of which
+    /// Runs the chains of one sample, the first one after a warm-up call. Each
     /// must end in the proved row.
     fn sample(
         &mut self,
@@ -276,7 +279,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Rows named by their end and by what was said of it; a second a call.
+    /// A side whose row of logits is named by a function of the chain; each
+    /// call takes a second.
     struct Fake<'a>(&'a dyn Fn(&Chain) -> &'static str);
 
     impl Side for Fake<'_> {
@@ -363,7 +367,7 @@ pub(super) mod tests {
             ([RIGHT, wide, RIGHT], "depend on the width"),
             ([RIGHT, RIGHT, always], "not llama.cpp's"),
             ([always, RIGHT, RIGHT], "not llama.cpp's"),
-            // Only once the clock runs.
+            // The first row is right; the timed ones are not.
             ([warm, RIGHT, RIGHT], "llama.cpp: Chain"),
             ([RIGHT, warm, RIGHT], "strict: Chain"),
             ([RIGHT, RIGHT, warm], "pinned: Chain"),

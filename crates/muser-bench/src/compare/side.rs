@@ -1,8 +1,8 @@
-//! What both sides do: answer chains of calls.
+//! The interface of both sides: chains of calls and their answers.
 
 use serde_json::{Value, json};
 
-/// Successive calls of one width from a depth on, each of which gives the
+/// Successive calls of one width, the first one at a depth. Each computes the
 /// logits of its last token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
@@ -10,34 +10,35 @@ pub(super) struct Chain {
     pub(super) depth: usize,
     pub(super) width: usize,
     pub(super) calls: usize,
-    /// Whether one call goes before them, untimed and taken back.
+    /// Whether an untimed call runs first and is rewound.
     pub(super) warm: bool,
 }
 
-/// What a chain gave.
+/// The answer to a chain.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
-    /// Of each call.
+    /// Seconds of each call.
     pub(super) seconds: Vec<f64>,
-    /// FNV-1a of the last call's logits.
+    /// FNV-1a hash of the last call's logits.
     pub(super) last: String,
 }
 
-/// A side.
+/// A side that runs chains: llama.cpp or a lane of muser.
 pub(super) trait Side {
-    /// Goes to the depth, untimed, and makes the calls.
+    /// Brings the context to the depth, untimed, then runs and times the calls.
     fn run(&mut self, chain: &Chain) -> Result<Answer, String>;
 }
 
-/// A side whose logits depend on their tokens alone.
+/// A side whose logits depend on the tokens alone, not on the width of the
+/// calls.
 pub(super) trait Invariant: Side {
-    /// The tokens of a chain in calls of other widths: the hash of the last
-    /// row, which must be the chain's own.
+    /// Computes the tokens of a chain in calls of other widths. Returns the
+    /// hash of the last row, which must equal the chain's own.
     fn otherwise(&mut self, chain: &Chain) -> Result<String, String>;
 }
 
 impl Chain {
-    /// As a request.
+    /// Encodes the chain as a request.
     pub(super) fn json(&self) -> Value {
         json!({
             "threads": self.threads, "depth": self.depth, "width": self.width,
@@ -45,7 +46,7 @@ impl Chain {
         })
     }
 
-    /// From a request.
+    /// Decodes the chain of a request.
     pub(super) fn parse(request: &Value) -> Result<Self, String> {
         let number = |name: &str| {
             let n = request[name].as_u64().and_then(|n| usize::try_from(n).ok());
@@ -62,12 +63,12 @@ impl Chain {
 }
 
 impl Answer {
-    /// As a reply.
+    /// Encodes the answer as a reply.
     pub(super) fn json(&self) -> Value {
         json!({ "ok": true, "seconds": self.seconds, "last": self.last })
     }
 
-    /// From a reply.
+    /// Decodes the answer of a reply.
     pub(super) fn parse(reply: &Value) -> Result<Self, String> {
         let seconds = reply["seconds"].as_array().into_iter().flatten();
         let seconds: Vec<f64> = seconds.filter_map(Value::as_f64).collect();
@@ -81,7 +82,8 @@ impl Answer {
     }
 }
 
-/// FNV-1a of a row of logits, little-endian: equality is all that it is for.
+/// Returns the FNV-1a hash of a row of logits as little-endian bytes. It serves
+/// to compare rows and for nothing else.
 pub(super) fn hash(row: &[f32]) -> String {
     let bytes = row.iter().flat_map(|x| x.to_le_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
@@ -90,15 +92,17 @@ pub(super) fn hash(row: &[f32]) -> String {
     format!("{hash:016x}")
 }
 
-/// Token ids without a pattern: what a token is changes nothing in its cost.
+/// Returns `n` pseudo-random token ids. The cost of a token does not depend on
+/// its id.
 pub(super) fn tokens(n: usize, vocab: usize) -> Vec<u32> {
     let mut state = 1u64;
     let next = || {
-        // Knuth's MMIX generator; the high half is the good one.
+        // Knuth's MMIX generator, whose low bits have short periods: the high
+        // half is used.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        // A vocabulary is below 2^24.
+        // No truncation: a vocabulary has fewer than 2^24 tokens.
         ((state >> 32) % vocab.max(1) as u64) as u32
     };
     std::iter::repeat_with(next).take(n).collect()

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The middle of some measurements, and their ends.
+/// Median, minimum and maximum of some measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -11,7 +11,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value; of none, zeros.
+    /// Computes the spread of `values`; of an empty list, zeros.
     pub(super) fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -26,13 +26,13 @@ impl Spread {
         }
     }
 
-    /// `of / x` for each `x`: rates from times.
+    /// Computes the spread of `of / x` over all `x`: rates from times.
     pub(super) fn rates(of: f64, x: &[f64]) -> Self {
         Self::of(&x.iter().map(|x| of / x).collect::<Vec<_>>())
     }
 
-    /// How many times as fast as `base` each of `x` was, round by round: what
-    /// slows the machine down for a while slows both.
+    /// Computes the spread of the ratios `base / x` round by round, so that a
+    /// slow phase of the machine affects both times of a ratio.
     pub(super) fn speedups(base: &[f64], x: &[f64]) -> Self {
         Self::of(&base.iter().zip(x).map(|(b, x)| b / x).collect::<Vec<_>>())
     }
@@ -42,7 +42,7 @@ impl Spread {
     }
 }
 
-/// For people: `1.23 (1.20-1.27)`.
+/// Formats as `1.23 (1.20-1.27)`: median, minimum, maximum.
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { median, min, max } = self;
@@ -50,7 +50,8 @@ impl std::fmt::Display for Spread {
     }
 }
 
-/// Three significant digits or the whole number, whichever is more.
+/// Formats with three significant digits, or all digits of the integer part if
+/// those are more.
 pub(super) fn digits(x: f64) -> String {
     match x.abs() {
         0.0..10.0 => format!("{x:.2}"),
@@ -79,12 +80,12 @@ mod tests {
 
     #[test]
     fn speedups_are_of_pairs_not_of_medians() {
-        // A machine that slows down for both: each round says 2.
+        // The machine slows down for both sides: the ratio of each round is 2.
         let ours = [1.0, 5.0, 2.0];
         let theirs = ours.map(|s| 2.0 * s);
         let same = Spread::speedups(&theirs, &ours);
         assert_eq!((same.median, same.min, same.max), (2.0, 2.0, 2.0));
-        // The slower one has a speedup below 1.
+        // A slower side has a speedup below 1.
         assert_eq!(Spread::speedups(&[1.0], &[4.0]).median, 0.25);
         assert_eq!(same.to_string(), "2.00 (2.00-2.00)");
     }

@@ -1,15 +1,16 @@
-//! Cases of attention, in all its forms, and of the KV store under it.
+//! Test cases of attention, in every form of its kernels, and of the KV store
+//! that it reads.
 
 use super::inputs::{Kind, Rng};
 use super::plan::Plan;
-use super::question::{Case, Question, Rows};
+use super::question::{Activations, Case, Question};
 use super::table::Judge;
 use muser_ops::Attention;
 use muser_ops::pinned::attention::{Form, form};
 
-/// Query heads and KV heads.
+/// Numbers of query heads and KV heads, in pairs.
 const HEADS: [(usize, usize); 7] = [(1, 1), (4, 1), (4, 2), (6, 3), (3, 3), (8, 1), (32, 2)];
-/// Head sizes: whole groups of vectors, and what is left over of them.
+/// Head sizes: some fill the vectors of a kernel, some leave a remainder.
 const HEAD_DIMS: [usize; 8] = [64, 128, 32, 96, 8, 40, 72, 256];
 const WINDOWS: [Option<usize>; 9] = [
     None,
@@ -23,19 +24,21 @@ const WINDOWS: [Option<usize>; 9] = [
     Some(2048),
 ];
 
-/// What queries, keys and values look like.
+/// Distributions of queries, keys and values, each aimed at one step of the
+/// softmax.
 #[derive(Clone, Copy, Debug)]
 enum Look {
     Normal,
-    /// Scores far apart: one position takes it all.
+    /// Scores far apart: one position gets nearly all of the weight.
     Peaked,
     /// Scores nearly equal.
     Flat,
-    /// Values down to f16's subnormals, and zeros of both signs.
+    /// Values down to the subnormals of f16, and zeros of both signs.
     Small,
-    /// Equal scores, values that cancel.
+    /// Equal scores and values that cancel each other.
     Ties,
-    /// The scores rise with the position: a new maximum each time.
+    /// Scores that rise with the position: the running maximum changes at every
+    /// step.
     Rising,
 }
 
@@ -48,7 +51,7 @@ const LOOKS: [Look; 6] = [
     Look::Rising,
 ];
 
-/// The kernels of this module.
+/// Returns the kernel name under which a form of attention is reported.
 pub(super) fn kernel(form: Form) -> &'static str {
     match form {
         Form::Single => "attention/single",
@@ -57,15 +60,15 @@ pub(super) fn kernel(form: Form) -> &'static str {
     }
 }
 
-/// Where a call stands: its rows and the position of the first one.
-type Place = (usize, usize);
+/// A call: its number of rows and the position of the first row.
+type Call = (usize, usize);
 
-/// Runs the cases.
+/// Runs all cases of attention.
 pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
     for form in [Form::Single, Form::Split { part: 1 }, Form::Tiled] {
         judge.expect(kernel(form));
     }
-    // Small enough for every subject, whatever the seed.
+    // Small enough for the slow subjects whatever the seed picks.
     for (heads, window) in [(2, 1), (1, 1)].into_iter().zip([Some(33), None]) {
         for place in [(5, 100), (1, 300), (64, 0), (70, 60)] {
             let look = Look::Normal;
@@ -83,7 +86,8 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
         for head_dim in HEAD_DIMS {
             for rows in single {
                 for first in [0, 1, 30, 193, 300, 505, 1000] {
-                    // One row that looks at 512 slots and more is cut.
+                    // From 512 slots on, llama.cpp splits the slots of a single
+                    // row between threads: another kernel.
                     let first = if rows == 1 { first % 256 } else { first };
                     case(judge, plan, (rows, first), head_dim, (round, None))?;
                 }
@@ -101,7 +105,7 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// What the seed picks unless it is given.
+/// Parameters of a case; the seed picks those that are `None`.
 #[derive(Clone, Copy)]
 struct Shape {
     heads: (usize, usize),
@@ -112,7 +116,7 @@ struct Shape {
 fn case(
     judge: &mut Judge<'_>,
     plan: &Plan,
-    (rows, first): Place,
+    (rows, first): Call,
     head_dim: usize,
     (round, shape): (usize, Option<Shape>),
 ) -> Result<(), String> {
@@ -131,15 +135,16 @@ fn case(
     } = shape.unwrap_or(picked);
     let seen = window.map_or(end, |w| end.min(w + rows));
     let cost = 2 * (rows * heads * head_dim * seen) as u64;
-    // Threads cut the slots of a single row, and rows into tiles.
+    // The thread count decides how slots of a single row, and tiles of rows,
+    // are split.
     let threads = match cost {
         0..200_000_000 => rng.pick(&[1, 2, 3, 5]),
         _ => plan.most_threads,
     };
     let kernel = kernel(form(rows, end, threads));
-    let parts = Case::whole(kernel, rows, heads * head_dim);
+    let spans = Case::whole(kernel, rows, heads * head_dim);
     if !plan.affords(cost) || !judge.wants(cost) {
-        judge.leave_out(&parts);
+        judge.leave_out(&spans);
         return Ok(());
     }
     let desc = Attention {
@@ -154,7 +159,7 @@ fn case(
         name: format!("{key}, heads {heads}:{kv_heads}, window {window:?}, {look:?}"),
         threads,
         cost,
-        parts,
+        spans,
         question: Question::Attention {
             desc,
             q: &q,
@@ -165,8 +170,9 @@ fn case(
 }
 
 impl Look {
-    /// Queries of the call, keys and values of everything up to its end.
-    fn fill(self, rng: &mut Rng, desc: &Attention, (rows, first): Place) -> [Rows; 3] {
+    /// Returns the queries of the call, and the keys and values of every
+    /// position up to its end.
+    fn fill(self, rng: &mut Rng, desc: &Attention, (rows, first): Call) -> [Activations; 3] {
         let (width, kv_width) = (desc.heads * desc.head_dim, desc.kv_heads * desc.head_dim);
         let end = first + rows;
         let mut normal =
@@ -195,11 +201,11 @@ impl Look {
             Self::Rising => q.into_iter().map(f32::abs).collect(),
             _ => q,
         };
-        [(width, q), (kv_width, k), (kv_width, v)].map(|(width, x)| Rows::new(width, x))
+        [(width, q), (kv_width, k), (kv_width, v)].map(|(width, x)| Activations::new(width, x))
     }
 }
 
-/// The KV store, read back through attention.
+/// Runs the cases of the KV store, which is read back through attention.
 ///
 /// *Values*: with a window of 1 the result is the row's own V as f16, exactly.
 /// *Keys*: row p sees p and p - 1, whose V are 0 and 1, and asks for one
@@ -212,7 +218,8 @@ pub(super) fn kv_store(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String>
                 let name = format!("V, {rows} rows from {first} of {head_dim}, {kind:?}");
                 let mut rng = Rng::new(plan.seed, &name);
                 let n = (first + rows) * head_dim;
-                // f16 ends at 65504; what rounds beyond is not covered.
+                // 65504 is the largest f16; values that round to infinity are
+                // not covered.
                 let v = kind.fill(&mut rng, n, 65_519.0);
                 let k = (0..n).map(|_| rng.normal()).collect();
                 let q = (0..rows * head_dim).map(|_| rng.normal()).collect();
@@ -243,13 +250,13 @@ fn read_back(
     (name, head_dim, window): (String, usize, usize),
     rows: [Vec<f32>; 3],
 ) -> Result<(), String> {
-    let [q, k, v] = rows.map(|x| Rows::new(head_dim, x));
+    let [q, k, v] = rows.map(|x| Activations::new(head_dim, x));
     let cost = (q.values.len() * 16) as u64;
     judge.run(&Case {
         threads: plan.threads(&name, cost),
         name,
         cost,
-        parts: Case::whole("kv_store", q.count(), head_dim),
+        spans: Case::whole("kv_store", q.count(), head_dim),
         question: Question::Attention {
             desc: Attention {
                 heads: 1,

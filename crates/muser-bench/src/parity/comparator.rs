@@ -1,15 +1,16 @@
-//! llama.cpp as a side: the comparator's two servers.
+//! llama.cpp as the side that the others are compared with: the comparator's
+//! `op` and `model` servers.
 
 use super::graph::{Graph, Tensor, graph};
-use super::question::{Kept, ModelRun, Question, Rows, Side};
+use super::question::{Activations, ModelRun, Question, Recent, Side};
 use crate::reference::{Process, build, check};
 use muser_ops::Weight;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Tensors that stay with the process: the matrices of two row lengths and
-/// their inputs, more than any set.
+/// Number of tensors that the `op` server keeps: enough for the matrices of two
+/// row lengths and their inputs, more than any projection set needs.
 const KEPT: usize = 24;
 
 /// Starts one of the comparator's servers and reads its greeting. llama.cpp's
@@ -20,15 +21,16 @@ fn server(program: &Path, name: &str) -> Result<(Process, Value), String> {
     Ok((process, info))
 }
 
-/// Both servers of a profile's comparator, started when first asked.
+/// The running comparator of one profile. The `model` server starts when it is
+/// first needed.
 pub(super) struct Comparator {
     program: PathBuf,
     ops: Process,
     /// What its build says of itself: version, compiler, features.
     info: Value,
-    kept: Kept<()>,
+    kept: Recent<()>,
     models: Option<Process>,
-    /// Where logits are handed over.
+    /// Folder of the file through which the `model` server returns logits.
     scratch: PathBuf,
 }
 
@@ -46,18 +48,18 @@ impl Comparator {
             program,
             ops,
             info,
-            kept: Kept::new(KEPT),
+            kept: Recent::new(KEPT),
             models: None,
             scratch: scratch.to_owned(),
         })
     }
 
-    /// What its build says of itself.
+    /// Returns what the comparator reports of its build.
     pub(super) fn facts(&self) -> &Value {
         &self.info
     }
 
-    /// What it is, in a line.
+    /// Describes the comparator in one line: version, compiler, CPU features.
     pub(super) fn describe(&self) -> String {
         let info = &self.info;
         let features = info["features"].as_object().into_iter().flatten();
@@ -84,8 +86,8 @@ impl Comparator {
             return Err("no process".to_owned());
         };
         let out = self.scratch.join("logits.f32");
-        // Whole pages of 256 slots, as many as the run needs: a smaller context
-        // would cap the slots that llama.cpp looks at.
+        // llama.cpp attends over whole pages of 256 slots; a smaller context
+        // would cut the last page short.
         let context = run.ids.len().next_multiple_of(256).max(512);
         let request = json!({
             "model": run.path, "ids": run.ids, "chunks": run.calls, "threads": threads,
@@ -104,7 +106,12 @@ impl Comparator {
         self.ops.floats(bytes as usize / 4)
     }
 
-    fn project(&mut self, set: &[&Weight], x: &Rows, threads: usize) -> Result<Vec<f32>, String> {
+    fn project(
+        &mut self,
+        set: &[&Weight],
+        x: &Activations,
+        threads: usize,
+    ) -> Result<Vec<f32>, String> {
         let mut graph = Graph::default();
         let mut names: Vec<&str> = set.iter().map(|w| w.name()).collect();
         let input = if x.name.is_empty() { "x" } else { &x.name };

@@ -1,4 +1,5 @@
-//! Each question as the graph that llama.cpp's own model code builds for it.
+//! Translates each question into the ggml graph that llama.cpp's own model code
+//! builds for that operation.
 //!
 //! Weights of products are sent marked as such, so that they lie where
 //! llama.cpp's loader puts them (repacked Q4_K); the embedding stays plain, as
@@ -7,7 +8,7 @@
 //! Only what a question asks for is an output, so that ggml fuses what it
 //! fuses in a model.
 
-use super::question::{Question, Rows};
+use super::question::{Activations, Question};
 use crate::reference::Data;
 use muser_ops::{Attention, Weight};
 use muser_quant::DType;
@@ -18,7 +19,8 @@ pub(super) struct Tensor<'a> {
     kind: &'static str,
     ne: Vec<usize>,
     data: Data<'a>,
-    /// Whether it is placed as a weight of products.
+    /// Whether the comparator places it where llama.cpp places matrices of
+    /// products.
     weight: bool,
 }
 
@@ -40,12 +42,12 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    pub(super) fn rows(x: &'a Rows) -> Self {
+    pub(super) fn rows(x: &'a Activations) -> Self {
         Self::floats(&x.values, vec![x.width, x.count()])
     }
 
-    /// Rows of heads.
-    fn heads(x: &'a Rows, head: usize) -> Self {
+    /// Activations with each row split into heads of `head` values.
+    fn heads(x: &'a Activations, head: usize) -> Self {
         Self::floats(&x.values, vec![head, x.width / head.max(1), x.count()])
     }
 
@@ -63,14 +65,14 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// A request of the `op` server.
+/// A request to the comparator's `op` server.
 #[derive(Default)]
 pub(super) struct Graph<'a> {
     tensors: Vec<Value>,
     pub(super) data: Vec<Data<'a>>,
     nodes: Vec<Value>,
     outputs: Vec<String>,
-    /// Kept tensors to forget.
+    /// Names of kept tensors that the server may drop.
     pub(super) drop: Vec<String>,
 }
 
@@ -100,7 +102,8 @@ impl<'a> Graph<'a> {
         self.outputs.push(name.to_owned());
     }
 
-    /// RMS norm and the product with its weight, if there is one, as `name`.
+    /// Adds an RMS norm, multiplied by its weight if there is one; the result
+    /// is called `name`.
     fn norm(&mut self, name: &str, x: &str, weight: Option<&'a [f32]>, eps: f32) {
         let params = json!({"eps": f64::from(eps)});
         let Some(weight) = weight else {
@@ -112,7 +115,8 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// The graph of a question; empty for what is no operation.
+/// Builds the graph of a question. Returns an empty graph for products and
+/// whole models, which have requests of their own.
 pub(super) fn graph<'a>(question: &Question<'a>) -> Graph<'a> {
     let mut g = Graph::default();
     let none = || json!({});
@@ -186,7 +190,13 @@ pub(super) fn graph<'a>(question: &Question<'a>) -> Graph<'a> {
     g
 }
 
-fn attention<'a>(g: &mut Graph<'a>, desc: &Attention, q: &'a Rows, k: &'a Rows, v: &'a Rows) {
+fn attention<'a>(
+    g: &mut Graph<'a>,
+    desc: &Attention,
+    q: &'a Activations,
+    k: &'a Activations,
+    v: &'a Activations,
+) {
     let (rows, end, width) = (q.count(), k.count(), k.width);
     let slots = end.next_multiple_of(256).max(256);
     let at = (0..end as i64).flat_map(i64::to_le_bytes).collect();
@@ -210,7 +220,8 @@ fn attention<'a>(g: &mut Graph<'a>, desc: &Attention, q: &'a Rows, k: &'a Rows, 
     g.node("y", "flash_attn", &["q", "k", "v", "mask"], params);
 }
 
-/// f16: zero where a slot is visible to a row, else minus infinity.
+/// Builds the attention mask as f16, `[rows, slots]`: zero where the row sees
+/// the slot, minus infinity elsewhere.
 fn mask(desc: &Attention, first: usize, rows: usize, slots: usize) -> Vec<u8> {
     let mut mask = Vec::with_capacity(2 * rows * slots);
     for p in first..first + rows {

@@ -1,13 +1,13 @@
-//! Inputs of the cases: random by seed and the case's own name, so that a case
-//! has the same ones whatever else is run; and fixed adversarial ones.
+//! Inputs of the cases. Random ones depend on the seed and the name of the case
+//! only, so that a case repeats alone; adversarial ones are fixed.
 
 use muser_quant::{DType, QK, bf16, f16};
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// The stream of this name.
+    /// Starts the stream of a seed and a name.
     pub(super) fn new(seed: u64, name: &str) -> Self {
         let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
         Self(name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, fnv))
@@ -20,7 +20,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`, which is not 0.
+    /// Returns a number below `n`, which must not be 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
@@ -29,12 +29,13 @@ impl Rng {
         of[self.below(of.len())]
     }
 
-    /// In -1 .. 1.
+    /// Returns a value in -1 .. 1.
     pub(super) fn unit(&mut self) -> f32 {
         unit(self.next())
     }
 
-    /// The sum of three of [`Rng::unit`]: variance 1.
+    /// Returns a roughly normal value of variance 1: the sum of three of
+    /// [`Rng::unit`].
     pub(super) fn normal(&mut self) -> f32 {
         self.unit() + self.unit() + self.unit()
     }
@@ -59,12 +60,13 @@ fn unit(bits: u64) -> f32 {
     (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
-/// What activations look like.
+/// Distributions of activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
     HeavyTailed,
-    /// Equal magnitudes, and values between two codes or two f16 or bf16.
+    /// Equal magnitudes, and values halfway between two codes, two f16 or two
+    /// bf16.
     Ties,
     /// Mostly zeros of both signs.
     Zeros,
@@ -82,10 +84,10 @@ impl Kind {
         Self::Huge,
     ];
 
-    /// `n` values; huge ones are below `most`.
+    /// Fills `n` values; the magnitude of huge ones stays below `most`.
     pub(super) fn fill(self, rng: &mut Rng, n: usize, most: f32) -> Vec<f32> {
         let mut x = Vec::with_capacity(n);
-        // Not across a boundary of what is quantised together.
+        // A run of equal values ends with its quantisation block.
         while x.len() < n {
             let block = QK.min(n - x.len());
             self.block(rng, block, most, &mut x);
@@ -108,7 +110,7 @@ impl Kind {
                     _ => rng.below(128) as f32 * 2.0 - 257.0,
                 },
                 Self::Zeros => match rng.next() % 64 {
-                    // The other half of the blocks has nothing but zeros.
+                    // Every second block is all zeros.
                     0 if turn.is_multiple_of(2) => rng.unit(),
                     1..8 => -0.0,
                     _ => 0.0,
@@ -120,24 +122,26 @@ impl Kind {
     }
 }
 
-/// The largest activation that a product with weights of this format takes
-/// without overflow in llama.cpp: F16 weights meet f16 activations.
+/// Returns the largest activation that a product with weights of this format
+/// takes without overflow in llama.cpp, which converts activations to f16 for
+/// F16 weights.
 pub(super) fn most(dtype: DType) -> f32 {
     if dtype == DType::F16 { 6e4 } else { 1e30 }
 }
 
-/// What weights look like.
+/// Distributions of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weights {
     /// Random codes, scales and signs, of the order of one.
     Random,
-    /// Every block the limit of something: all bits set, the largest scales,
-    /// factors of zero, below zero, subnormal.
+    /// Each block takes one limit of the format: all code bits set, the largest
+    /// scales, or a block factor that is zero, negative or subnormal.
     Adversarial,
 }
 
 impl Weights {
-    /// `values` values of the format, whole blocks.
+    /// Fills whole blocks of the format, `values` values in all, and returns
+    /// their bytes.
     pub(super) fn fill(self, rng: &mut Rng, dtype: DType, values: usize) -> Vec<u8> {
         match dtype.is_k_quant() {
             true => self.blocks(rng, dtype, values / QK),
@@ -148,7 +152,7 @@ impl Weights {
     fn blocks(self, rng: &mut Rng, dtype: DType, blocks: usize) -> Vec<u8> {
         let n = dtype.block_bytes();
         let mut bytes = rng.bytes(blocks * n);
-        // Where the factors lie, and the packed scales.
+        // Byte offsets in a block: the f16 factors, and the packed scales.
         let (factors, scales): (&[usize], _) = match dtype {
             DType::Q6K => (&[208], 192..208),
             _ => (&[0, 2], 4..16),
@@ -156,7 +160,7 @@ impl Weights {
         for block in bytes.chunks_exact_mut(n) {
             let pick = |rng: &mut Rng| match self {
                 Self::Random => 0.1 * rng.unit(),
-                // 6e-8 is the least f16.
+                // 6e-8 is the smallest subnormal f16.
                 Self::Adversarial => rng.pick(&[1.0, -1.0, 0.0, -0.0, 0.05, -0.3, 6e-8, -3e-6]),
             };
             if self == Self::Adversarial {

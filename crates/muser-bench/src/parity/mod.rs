@@ -3,19 +3,19 @@
 //! Builds the comparator of each profile, asks it and our backends the same
 //! questions, and compares every value: products of every weight format and
 //! rung of the ladder, every other operation of a forward pass, whole models.
-//! Prints a table by kernel and level: cases, values compared, values different, and cases
-//! left out because a subject is too slow for them or the selection is the
-//! quick one. Of failing cases the first difference is told. It fails if
-//! anything differs, and if a kernel was not compared at all.
+//! Prints a table by kernel and level: cases, values compared, values that
+//! differ, and cases left out because a subject is too slow for them or the
+//! selection is the quick one. For a failing case, prints the first difference.
+//! Fails if a value differs or a kernel was not compared at all.
 //!
 //! Without `--subject`, the CPU backend is compared at every level that the
 //! machine has and, in small cases, the scalar oracle as well.
 //!
-//! A profile whose comparator the machine cannot run is said to be not run; if
-//! that is all of them, the command fails.
+//! A profile whose comparator the machine cannot run is reported as NOT RUN; if
+//! no profile could be run, the command fails.
 //!
-//! Everything goes through the [`muser_ops::Backend`] trait: the KV store is
-//! seen through attention, the quantised activations through products.
+//! Backends are used through the [`muser_ops::Backend`] trait only: the KV
+//! store is tested through attention, quantised activations through products.
 
 mod attention;
 mod comparator;
@@ -44,10 +44,11 @@ use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};
 
-/// What slow subjects can afford, in multiply-adds a case: quick and full.
+/// Largest case that a slow subject runs, in multiply-adds: in the quick
+/// selection and in the full one.
 const SCALAR: [u64; 2] = [1 << 20, 1 << 22];
 const ORACLE: [u64; 2] = [1 << 18, 1 << 20];
-/// The same for whole models.
+/// Largest whole model run of a slow subject, in multiply-adds: quick and full.
 const SCALAR_MODEL: [u64; 2] = [600 << 20, 1 << 32];
 const ORACLE_MODEL: [u64; 2] = [1 << 26, 1 << 29];
 
@@ -64,7 +65,7 @@ pub fn run(root: &Path, options: &Options) -> Result<(), String> {
             groups().join(", ")
         ));
     }
-    // Refused before minutes of building.
+    // Refuses bad options before minutes of building.
     options.levels()?;
     let (mut faults, mut ran) = (Vec::new(), 0);
     for profile in options.profiles() {
@@ -86,8 +87,8 @@ pub fn run(root: &Path, options: &Options) -> Result<(), String> {
     }
 }
 
-/// What the machine lacks to run a profile's comparator. Ours needs nothing: it
-/// computes every profile at every level.
+/// Returns the CPU features that a profile's comparator needs and this machine
+/// lacks. muser itself needs none: it computes every profile at every level.
 fn cannot_run(profile: Profile) -> Option<String> {
     let level = crate::level(profile);
     (!level.is_available()).then(|| level.missing().join(", "))
@@ -138,7 +139,7 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
     Ok(faults)
 }
 
-/// The names of all groups of cases.
+/// Returns the names of all groups of cases.
 fn groups() -> Vec<String> {
     let products = DType::ALL.map(|d| format!("project/{}", d.name().to_lowercase()));
     let operations = operations::GROUPS.map(|(name, _)| name.to_owned());
@@ -168,7 +169,7 @@ fn run_group(
     }
 }
 
-/// The backends to compare, and what each can afford.
+/// Opens the backends to compare, each with the largest case that it runs.
 fn subjects(options: &Options, profile: Profile, models: bool) -> Result<Vec<Subject>, String> {
     let mut subjects = Vec::new();
     let full = usize::from(!options.quick);

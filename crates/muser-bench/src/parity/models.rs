@@ -1,5 +1,5 @@
-//! Cases of whole models: every logit of every position, and as a prompt is
-//! run, of the last one of each call.
+//! Test cases of whole models: the logits of every position, and the logits of
+//! the last position of each call only, which is how a prompt is run.
 
 use super::inputs::Rng;
 use super::plan::Plan;
@@ -13,20 +13,20 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Where a model comes from.
+/// The origin of a model file.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The embedded one.
+    /// The embedded model.
     Nano,
-    /// The embedded one, converted.
+    /// The embedded model, converted to another format.
     Converted(DType),
-    /// Random weights of some geometry.
+    /// A synthetic model: random weights of a mix of formats and a geometry.
     Synthetic(Mix, Shape),
-    /// The same without the keys that a file may lack.
+    /// A synthetic model without the metadata keys that a file may lack.
     Bare(Mix, Shape),
 }
 
-/// Keys that llama.cpp has a default for.
+/// Metadata keys for which llama.cpp has a default.
 const OPTIONAL: [&str; 4] = [
     "muse-glimmer.rope.freq_base",
     "muse-glimmer.rope.dimension_count",
@@ -34,7 +34,7 @@ const OPTIONAL: [&str; 4] = [
     "muse-glimmer.final_logit_softcapping",
 ];
 
-/// A geometry that no release has.
+/// A model geometry chosen for its odd sizes, which no released model has.
 #[derive(Clone, Copy)]
 struct Shape {
     layers: usize,
@@ -83,7 +83,7 @@ const BASE: Shape = Shape {
     softcap: Some(20.0),
 };
 
-/// Every model, by the name in its kernel.
+/// The models, each with the name under which it is reported.
 const MODELS: [(&str, Source); 11] = [
     ("nano", Source::Nano),
     ("nano-f16", Source::Converted(DType::F16)),
@@ -216,26 +216,27 @@ const MODELS: [(&str, Source); 11] = [
     ),
 ];
 
-/// The names of the kernels of this module.
+/// Returns the names of all models.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|(name, _)| *name)
 }
 
-/// How a prompt is cut into calls.
+/// A way to split a prompt into calls.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// Calls of so many tokens.
+    /// Calls of this many tokens each.
     By(usize),
-    /// Calls of all widths that decide a route, again and again.
+    /// Calls of every width that selects another kernel, in a repeating
+    /// sequence.
     Mixed,
-    /// One long call, then one by one.
+    /// One call for most of the prompt, then this many calls of one token.
     ThenOnes(usize),
 }
 
 const MIXED: [usize; 16] = [1, 7, 64, 3, 8, 1, 63, 9, 2, 65, 4, 100, 5, 33, 127, 6];
 
 impl Cut {
-    /// The lengths of the calls of `n` tokens.
+    /// Returns the lengths of the calls for a prompt of `n` tokens.
     fn calls(self, n: usize) -> Vec<usize> {
         let mut calls = Vec::new();
         let mut left = n;
@@ -254,7 +255,8 @@ impl Cut {
     }
 }
 
-/// The runs that ask for the last position of each call only.
+/// Returns the runs that request logits of the last position of each call only:
+/// tokens, split, threads.
 fn last_runs(quick: bool) -> Vec<(usize, Cut, usize)> {
     let mut runs = vec![(330, Cut::Mixed, 1), (600, Cut::By(512), 2)];
     if !quick {
@@ -265,7 +267,7 @@ fn last_runs(quick: bool) -> Vec<(usize, Cut, usize)> {
     runs
 }
 
-/// Tokens, cut and threads of the runs of a model.
+/// Returns the runs of a model that request all logits: tokens, split, threads.
 fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     let whole = |n: usize, threads| (n, Cut::By(n), threads);
     if quick {
@@ -289,7 +291,8 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     .collect();
     let long = if name.starts_with("nano") { 1100 } else { 700 };
     runs.extend([whole(1, 1), whole(1, 3), whole(100, 3), whole(300, 3)]);
-    // Narrow calls with one thread: llama.cpp's threads spin at every operation.
+    // Narrow calls use one thread: llama.cpp's threads spin at every operation,
+    // which costs more than the call.
     runs.extend([1, 4, 7, 8].map(|width| (long, Cut::By(width), 1)));
     for cut in [64, 512, 513].map(Cut::By).into_iter().chain([Cut::Mixed]) {
         runs.push((long, cut, 2));
@@ -308,7 +311,8 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     runs
 }
 
-/// Runs the cases of one model; its file is made in `scratch`.
+/// Runs the cases of one model. A file that has to be made is written to
+/// `scratch`.
 pub(super) fn run(
     judge: &mut Judge<'_>,
     plan: &Plan,
@@ -329,7 +333,7 @@ pub(super) fn run(
     let weights: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
     let all = runs(name, plan.quick).into_iter().map(|r| (r, false));
     let last = last_runs(plan.quick).into_iter().map(|r| (r, true));
-    // The quick selection takes the long prompts through the embedded model.
+    // In the quick selection, only the embedded model gets long prompts.
     let slow = plan.quick && name == "nano-f16";
     let runs = all.chain(last).filter(|((n, ..), _)| !slow || *n <= 400);
     for ((n, cut, threads), last) in runs {
@@ -343,7 +347,7 @@ pub(super) fn run(
             name: told,
             threads,
             cost: weights.saturating_mul(n as u64),
-            parts: Case::whole(&kernel, rows, config.vocab),
+            spans: Case::whole(&kernel, rows, config.vocab),
             question: Question::Model(ModelRun {
                 path: &path,
                 ids: &ids,
@@ -382,7 +386,7 @@ fn make(source: Source, nano: &Path, name: &str, scratch: &Path) -> Result<PathB
     Ok(path)
 }
 
-/// Writes the file without its [`OPTIONAL`] keys.
+/// Writes a copy of a file without its [`OPTIONAL`] keys.
 fn strip(from: &Gguf, out: &mut impl Write) -> Result<(), gguf::Error> {
     let mut writer = Writer::new();
     let entries = from.metadata().iter();

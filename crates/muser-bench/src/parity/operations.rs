@@ -1,30 +1,31 @@
-//! Cases of the operations that work on rows of activations: norms, rotation,
-//! gates, logits, and the embedding.
+//! Test cases of the operations on rows of activations: norms, RoPE, gates,
+//! soft-capped logits, and the embedding.
 
 use super::inputs::{Kind, Rng, Weights};
 use super::plan::Plan;
-use super::question::{Case, Part, Question, Rows};
+use super::question::{Activations, Case, KernelSpan, Question};
 use super::table::Judge;
 use muser_ops::Weight;
 use muser_quant::DType;
 
-/// Row lengths: whole vectors of both profiles, of one, of none.
+/// Row lengths: multiples of the vector width of both profiles, of one, and of
+/// neither.
 const WIDTHS: [usize; 17] = [
     1, 7, 8, 15, 16, 17, 24, 31, 37, 64, 100, 128, 250, 512, 1000, 6656, 19_968,
 ];
 const ROWS: [usize; 4] = [1, 2, 7, 64];
 const EPS: [f32; 3] = [1e-5, 1e-8, 1e-6];
 
-/// Arguments of functions of one variable.
+/// Distributions of the argument of a function of one variable.
 #[derive(Clone, Copy, Debug)]
 enum Span {
     /// Any finite bit pattern.
     Bits,
     /// The whole range in which exp is neither zero nor infinite.
     Range,
-    /// Around zero.
+    /// Normally distributed around zero.
     Normal,
-    /// Magnitudes from 2^-30 to 2^8, a step of the exponent as likely as any.
+    /// Magnitudes from 2^-30 to 2^8, every exponent equally likely.
     Spread,
 }
 
@@ -50,7 +51,7 @@ impl Span {
 /// One operation's group of cases.
 pub(super) type Group = fn(&mut Judge<'_>, &Plan) -> Result<(), String>;
 
-/// The groups, each named as its kernel.
+/// The groups, each under the name of its kernel.
 pub(super) const GROUPS: [(&str, Group); 8] = [
     ("embed", embed),
     ("rms_norm", rms_norm),
@@ -62,7 +63,7 @@ pub(super) const GROUPS: [(&str, Group); 8] = [
     ("soft_cap", soft_cap),
 ];
 
-/// A case with one kernel for everything, run if it is selected.
+/// Runs a case that one kernel computes, if it is selected.
 fn one<'a>(
     judge: &mut Judge<'_>,
     plan: &Plan,
@@ -70,28 +71,29 @@ fn one<'a>(
     (rows, width): (usize, usize),
     question: Question<'a>,
 ) -> Result<(), String> {
-    // An exp is worth about ten multiply-adds.
+    // An exp costs about as much as ten multiply-adds.
     let cost = 10 * (rows * width) as u64;
-    let parts: Vec<Part> = Case::whole(kernel, rows, width);
+    let spans: Vec<KernelSpan> = Case::whole(kernel, rows, width);
     if !plan.affords(cost) {
-        judge.leave_out(&parts);
+        judge.leave_out(&spans);
         return Ok(());
     }
     judge.run(&Case {
         threads: plan.threads(&name, cost),
         name,
         cost,
-        parts,
+        spans,
         question,
     })
 }
 
-/// All shapes of `[rows, width]`.
+/// Returns all shapes, `(rows, width)`.
 fn shapes() -> impl Iterator<Item = (usize, usize)> {
     let all = ROWS
         .iter()
         .flat_map(|&r| WIDTHS.iter().map(move |&w| (r, w)));
-    // Long rows for functions of one variable, the release's FFN among them.
+    // Long rows for functions of one variable, one of them as wide as the FFN
+    // of the released model.
     all.chain([(3, 100_003), (2, 1 << 18)])
 }
 
@@ -122,9 +124,9 @@ fn embed(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Rows that a norm can take: squares stay finite.
-fn normable(rng: &mut Rng, kind: Kind, (rows, width): (usize, usize)) -> Rows {
-    Rows::new(width, kind.fill(rng, rows * width, 1e15))
+/// Fills rows whose sum of squares stays finite, as a norm needs.
+fn normable(rng: &mut Rng, kind: Kind, (rows, width): (usize, usize)) -> Activations {
+    Activations::new(width, kind.fill(rng, rows * width, 1e15))
 }
 
 fn rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
@@ -161,8 +163,8 @@ fn head_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                 let mut rng = Rng::new(plan.seed, &name);
                 let shape = (rows, heads * head);
                 let x = normable(&mut rng, kind, shape);
-                // The release's are constants; each head's values are told apart
-                // by a weight that varies.
+                // Released models have constant weights here; a weight that
+                // varies shows which value of a head it was applied to.
                 let w: Vec<f32> = (0..head).map(|_| rng.normal()).collect();
                 let question = Question::HeadNorm {
                     x: &x,
@@ -197,7 +199,8 @@ fn add_rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// What stands beside kind `i` in an operation of two operands.
+/// Returns the distribution of the second operand where the first one has kind
+/// `i`.
 fn beside(i: usize) -> Kind {
     [Kind::Normal, Kind::HeavyTailed, Kind::Zeros][i % 3]
 }
@@ -215,7 +218,7 @@ fn rope(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                     let mut rng = Rng::new(plan.seed, &name);
                     let kind = rng.pick(&[Kind::Normal, Kind::Normal, Kind::Zeros, Kind::Huge]);
                     let shape = (rows, heads * head);
-                    let x = Rows::new(shape.1, kind.fill(&mut rng, shape.0 * shape.1, 1e30));
+                    let x = Activations::new(shape.1, kind.fill(&mut rng, shape.0 * shape.1, 1e30));
                     let question = Question::Rope {
                         x: &x,
                         head,
@@ -230,15 +233,16 @@ fn rope(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// Two operands of one shape, the second one a function's argument.
+/// Two operands of the same shape; the second one is the argument of a
+/// function.
 struct Operands {
     name: String,
     shape: (usize, usize),
-    x: Rows,
-    argument: Rows,
+    x: Activations,
+    argument: Activations,
 }
 
-/// Runs something over all shapes and arguments.
+/// Calls `run` with operands of every shape and argument distribution.
 fn operands(
     plan: &Plan,
     kernel: &str,
@@ -253,8 +257,8 @@ fn operands(
             run(&Operands {
                 name,
                 shape,
-                x: Rows::new(shape.1, x),
-                argument: Rows::new(shape.1, span.fill(&mut rng, n)),
+                x: Activations::new(shape.1, x),
+                argument: Activations::new(shape.1, span.fill(&mut rng, n)),
             })?;
         }
     }

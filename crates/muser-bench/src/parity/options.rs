@@ -43,17 +43,18 @@ enum SubjectKind {
 }
 
 impl Options {
-    /// The profiles to compare with.
+    /// Returns the profiles to compare with.
     pub(super) fn profiles(&self) -> Vec<Profile> {
         self.profile.map_or(Profile::ALL.to_vec(), |p| vec![p])
     }
 
-    /// Whether the group is among those asked for.
+    /// Returns whether the group of this name was asked for.
     pub(super) fn takes(&self, group: &str) -> bool {
         group.contains(&self.only)
     }
 
-    /// Whether the oracle is a subject. A level asks for the CPU backend alone.
+    /// Returns whether the oracle is compared. `--level` selects the CPU
+    /// backend alone.
     pub(super) fn oracle(&self) -> bool {
         match self.subject {
             Some(SubjectKind::Oracle) => true,
@@ -62,12 +63,12 @@ impl Options {
         }
     }
 
-    /// The levels at which the CPU backend is a subject, the lowest first; none
-    /// where only the oracle is asked for.
+    /// Returns the levels at which the CPU backend is compared, the lowest
+    /// first; none if only the oracle was asked for.
     ///
     /// # Errors
-    /// The machine lacks the level that was asked for, or a level of the oracle
-    /// was asked for: it has none.
+    /// The machine lacks the level that was asked for, or `--level` was given
+    /// for the oracle, which has no levels.
     pub(super) fn levels(&self) -> Result<Vec<Level>, String> {
         match (self.subject, self.level) {
             (Some(SubjectKind::Oracle), None) => Ok(Vec::new()),

@@ -1,6 +1,7 @@
-//! A backend of ours as a side: every question through the [`Backend`] trait.
+//! A backend of muser as a side: answers every question through the [`Backend`]
+//! trait.
 
-use super::question::{Kept, ModelRun, Question, Rows, Side};
+use super::question::{Activations, ModelRun, Question, Recent, Side};
 use muser_model::Transformer;
 use muser_model::Want;
 use muser_model::gguf::Gguf;
@@ -9,13 +10,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Weights that stay bound: those of two row lengths, more than any set has.
+/// Number of weights that stay bound: enough for those of two row lengths, more
+/// than any projection set has.
 const KEPT: usize = 24;
 
-/// Opens a backend of that many threads.
+/// Opens a backend with this number of threads.
 type Open<B> = Box<dyn Fn(usize) -> Result<B, String>>;
 
-/// Backends of one kind, opened by thread count as they are asked for.
+/// Backends of one kind, one for each number of threads, opened when first
+/// used.
 pub(super) struct Ours<B: Backend> {
     open: Open<B>,
     opened: BTreeMap<usize, Opened<B>>,
@@ -23,7 +26,7 @@ pub(super) struct Ours<B: Backend> {
 
 struct Opened<B: Backend> {
     backend: Arc<B>,
-    weights: Kept<B::Weight>,
+    weights: Recent<B::Weight>,
     model: Option<(PathBuf, Transformer<B>)>,
 }
 
@@ -41,7 +44,7 @@ impl<B: Backend> Side for Ours<B> {
         if !self.opened.contains_key(&threads) {
             let opened = Opened {
                 backend: Arc::new((self.open)(threads)?),
-                weights: Kept::new(KEPT),
+                weights: Recent::new(KEPT),
                 model: None,
             };
             self.opened.insert(threads, opened);
@@ -56,13 +59,14 @@ impl<B: Backend> Side for Ours<B> {
     }
 }
 
-fn buffer<B: Backend>(b: &B, rows: &Rows) -> Result<B::Buffer, OpError> {
+fn buffer<B: Backend>(b: &B, rows: &Activations) -> Result<B::Buffer, OpError> {
     let mut buffer = b.buffer(rows.count(), rows.width);
     b.write(&mut buffer, &rows.values)?;
     Ok(buffer)
 }
 
-/// A buffer of NaN: what nobody writes is a difference.
+/// Returns an output buffer filled with NaN, so that a value that is not
+/// written differs.
 fn output<B: Backend>(b: &B, rows: usize, width: usize) -> Result<B::Buffer, OpError> {
     let mut buffer = b.buffer(rows, width);
     b.write(&mut buffer, &vec![f32::NAN; rows * width])?;
@@ -122,7 +126,11 @@ impl<B: Backend> Opened<B> {
         }
     }
 
-    fn project(&mut self, set: &[&muser_ops::Weight], x: &Rows) -> Result<Vec<f32>, OpError> {
+    fn project(
+        &mut self,
+        set: &[&muser_ops::Weight],
+        x: &Activations,
+    ) -> Result<Vec<f32>, OpError> {
         let b = &*self.backend;
         let names: Vec<&str> = set.iter().map(|w| w.name()).collect();
         for name in self.weights.missing(&names) {
@@ -145,7 +153,7 @@ impl<B: Backend> Opened<B> {
         Ok(all)
     }
 
-    /// The logits asked for, call after call.
+    /// Runs a whole model and returns the requested logits, call after call.
     fn model(&mut self, run: &ModelRun<'_>) -> Result<Vec<f32>, String> {
         if self.model.as_ref().is_none_or(|(path, _)| path != run.path) {
             let file = Gguf::open(run.path).map_err(|e| e.to_string())?;
@@ -170,10 +178,10 @@ impl<B: Backend> Opened<B> {
     }
 }
 
-/// An operation that overwrites `x`.
+/// Runs an operation that overwrites `x` and returns the result.
 fn in_place<B: Backend>(
     b: &B,
-    x: &Rows,
+    x: &Activations,
     run: impl FnOnce(&mut B::Buffer, usize) -> Result<(), OpError>,
 ) -> Result<Vec<f32>, OpError> {
     let mut at = buffer(b, x)?;
@@ -181,14 +189,14 @@ fn in_place<B: Backend>(
     read(b, &at, x.values.len())
 }
 
-/// Stores what came before in micro-batches, then the call's own rows, as a
-/// forward pass does, and attends.
+/// Stores the earlier positions in micro-batches and then the rows of the call,
+/// as a forward pass does, and returns their attention.
 fn attention<B: Backend>(
     b: &B,
     desc: &Attention,
-    q: &Rows,
-    k: &Rows,
-    v: &Rows,
+    q: &Activations,
+    k: &Activations,
+    v: &Activations,
 ) -> Result<Vec<f32>, OpError> {
     let most = b.info().lane.micro_batch();
     let (rows, end) = (q.count(), k.count());
@@ -202,9 +210,9 @@ fn attention<B: Backend>(
     });
     let cuts: Vec<usize> = (0..first).step_by(most).chain([first, end]).collect();
     for cut in cuts.windows(2) {
-        let of = |x: &Rows| {
+        let of = |x: &Activations| {
             let values = &x.values[cut[0] * x.width..cut[1] * x.width];
-            buffer(b, &Rows::new(x.width, values.to_vec()))
+            buffer(b, &Activations::new(x.width, values.to_vec()))
         };
         b.kv_store(&mut kv, cut[0], cut[1] - cut[0], &of(k)?, &of(v)?)?;
     }

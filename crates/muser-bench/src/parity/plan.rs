@@ -1,42 +1,45 @@
-//! How much of the grid a run takes, and with which threads.
+//! Selects the cases of a run and the number of threads of each.
 
 use super::inputs::Rng;
 use muser_ops::Profile;
 
-/// The most that a case of the quick selection costs, in multiply-adds.
+/// Largest cost of a case in the quick selection, in multiply-adds.
 const QUICK_COST: u64 = 1 << 24;
-/// From this cost on, tenths of a second, a case comes with one kind of input.
+/// Cost, in multiply-adds, from which a case is run with one kind of input
+/// only: it takes tenths of a second.
 const HUGE: u64 = 1 << 29;
-/// From this cost on a case is worth all threads. Below it most cases have one:
-/// llama.cpp's threads wait for each other by spinning, which costs more than
-/// the case where there are more threads than idle cores.
+/// Cost, in multiply-adds, from which a case is run with all threads. Below it
+/// most cases use one: llama.cpp's threads wait for each other by spinning,
+/// which takes longer than the case itself when there are more threads than
+/// idle cores.
 const LARGE: u64 = 1 << 26;
 
-/// What a run is of.
+/// The selection of a run.
 pub(super) struct Plan {
     pub(super) profile: Profile,
     pub(super) seed: u64,
-    /// A bounded selection.
+    /// Whether the selection is the quick one, which takes minutes.
     pub(super) quick: bool,
-    /// Threads of large cases.
+    /// Number of threads of large cases.
     pub(super) most_threads: usize,
 }
 
 impl Plan {
-    /// Whether a case of this cost is in the selection.
+    /// Returns whether a case of this cost is selected.
     pub(super) fn affords(&self, cost: u64) -> bool {
         !self.quick || cost <= QUICK_COST
     }
 
-    /// Whether variant `which` of `of` of a group is in the selection: all of
-    /// them; but in the quick one, and of huge cases, the one that the group's
-    /// name and the seed pick.
+    /// Returns whether variant `which` of the `of` variants of a case is
+    /// selected. In the full selection all are; in the quick one, and where a
+    /// case is huge, the one that the name of the group and the seed pick.
     pub(super) fn selects(&self, group: &str, (which, of): (usize, usize), cost: u64) -> bool {
         let all = !self.quick && cost < HUGE;
         self.affords(cost) && (all || Rng::new(self.seed, group).below(of) == which)
     }
 
-    /// Threads of a case whose bits they do not move, by its name.
+    /// Returns the number of threads of a case whose bits do not depend on it,
+    /// picked by its name.
     pub(super) fn threads(&self, name: &str, cost: u64) -> usize {
         match Rng::new(self.seed ^ 1, name).below(64) {
             _ if cost >= LARGE => self.most_threads,

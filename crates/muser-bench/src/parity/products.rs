@@ -1,8 +1,9 @@
-//! Cases of products: every weight format, rung of the ladder, width and shape.
+//! Test cases of matrix products: every weight format, rung of the ladder,
+//! batch width and shape.
 
 use super::inputs::{Kind, Rng, Weights, most};
 use super::plan::Plan;
-use super::question::{Case, Part, Question, Rows};
+use super::question::{Activations, Case, KernelSpan, Question};
 use super::table::Judge;
 use muser_cpu::ladder::{Family, LADDER, Rung, rungs};
 use muser_ops::Lane;
@@ -13,8 +14,10 @@ use std::cell::OnceCell;
 const WIDTHS: [usize; 20] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 64, 100, 255, 512,
 ];
-/// Matrices of each row length: the limits of a format in rows of a whole
-/// group and of none, then random ones. 4,096 is the release's Q.
+/// The matrices of each row length, as number of rows and kind of weights:
+/// first those at the limits of a format, with a number of rows that llama.cpp
+/// interleaves and one that it does not, then random ones. The released model's
+/// Q has 4,096 rows.
 const ROWS: [(usize, Weights); 11] = [
     (24, Weights::Adversarial),
     (21, Weights::Adversarial),
@@ -29,11 +32,12 @@ const ROWS: [(usize, Weights); 11] = [
     (4096, Weights::Random),
 ];
 const COLS: [usize; 5] = [256, 512, 4096, 6656, 19_968];
-/// Row lengths that are no whole vectors of either profile.
+/// Row lengths that are not a multiple of the vector width of either profile.
 const ODD_COLS: [usize; 6] = [5, 24, 96, 257, 500, 1000];
 
-/// The kernel of a rung of the ladder for a format. Float kernels have two
-/// orders, which are told apart.
+/// Returns the kernel name under which a rung of the ladder is reported for a
+/// format. Float kernels add in one of two orders, which have names of their
+/// own.
 fn kernel(dtype: DType, rung: &Rung) -> String {
     let kernel = rung.family.kernel(dtype);
     match rung.route {
@@ -42,7 +46,7 @@ fn kernel(dtype: DType, rung: &Rung) -> String {
     }
 }
 
-/// A matrix, made when the first case wants it.
+/// A matrix that is filled when the first case needs it.
 struct Matrix {
     name: String,
     rows: usize,
@@ -56,14 +60,14 @@ impl Matrix {
             let mut rng = Rng::new(plan.seed, &self.name);
             let bytes = self.kind.fill(&mut rng, dtype, self.rows * cols);
             let made = Weight::new(&self.name, bytes, dtype, self.rows, cols);
-            // Empty until here: the result says nothing.
+            // `set` fails only if the cell is full, and it was empty.
             let _ = self.made.set(made.map_err(|e| e.to_string())?);
         }
         self.made.get().ok_or_else(|| self.name.clone())
     }
 }
 
-/// Runs the cases of a format.
+/// Runs the cases of one weight format.
 pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<(), String> {
     let lane = Lane::Pinned(plan.profile);
     let mine = |r: &&Rung| r.lane == lane.name() && r.dtypes.contains(&dtype);
@@ -94,7 +98,7 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<()
     Ok(())
 }
 
-/// All matrices of one format and row length.
+/// All matrices of one format and one row length.
 struct Shapes {
     lane: Lane,
     dtype: DType,
@@ -103,16 +107,16 @@ struct Shapes {
 }
 
 impl Shapes {
-    fn input(&self, plan: &Plan, name: &str, width: usize, kind: Kind) -> Rows {
+    fn input(&self, plan: &Plan, name: &str, width: usize, kind: Kind) -> Activations {
         let mut rng = Rng::new(plan.seed, name);
-        Rows {
+        Activations {
             name: name.to_owned(),
             width: self.cols,
             values: kind.fill(&mut rng, width * self.cols, most(self.dtype)),
         }
     }
 
-    /// One input with each matrix.
+    /// Runs the product of one input with each matrix alone.
     fn one_by_one(
         &self,
         judge: &mut Judge<'_>,
@@ -125,10 +129,10 @@ impl Shapes {
         let variant = (input as usize, Kind::ALL.len());
         let mut x = None;
         for m in &self.matrices {
-            let parts = self.parts(&[m.rows], width);
+            let spans = self.spans(&[m.rows], width);
             let cost = (m.rows * self.cols * width) as u64;
             if !plan.selects(&group, variant, cost) || !judge.wants(cost) {
-                judge.leave_out(&parts);
+                judge.leave_out(&spans);
                 continue;
             }
             let x = x.get_or_insert_with(|| self.input(plan, &name, width, input));
@@ -137,7 +141,7 @@ impl Shapes {
                 threads: plan.threads(&name, cost),
                 name,
                 cost,
-                parts,
+                spans,
                 question: Question::Project {
                     set: &[m.weight(plan, self.dtype, self.cols)?],
                     x,
@@ -147,7 +151,8 @@ impl Shapes {
         Ok(())
     }
 
-    /// Several matrices in one dispatch, as a model's Q, K, V and gate.
+    /// Runs products of several matrices in one call, as a model has them for
+    /// Q, K, V and the gate.
     fn sets(&self, judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
         for width in [1, 2, 5, 8, 33] {
             for (i, of) in [[9, 8, 7, 6], [7, 7, 5, 2]].into_iter().enumerate() {
@@ -155,10 +160,10 @@ impl Shapes {
                 let rows = of.map(|m| m.rows);
                 let cost = (rows.iter().sum::<usize>() * self.cols * width) as u64;
                 let name = format!("{} [{}, {rows:?}] x {width}", self.dtype, self.cols);
-                let parts = self.parts(&rows, width);
+                let spans = self.spans(&rows, width);
                 let group = format!("{} {} sets x {width}", self.dtype, self.cols);
                 if !plan.selects(&group, (i, 2), cost) || !judge.wants(cost) {
-                    judge.leave_out(&parts);
+                    judge.leave_out(&spans);
                     continue;
                 }
                 let mut set = Vec::new();
@@ -170,7 +175,7 @@ impl Shapes {
                     threads: plan.threads(&name, cost),
                     name,
                     cost,
-                    parts,
+                    spans,
                     question: Question::Project { set: &set, x: &x },
                 })?;
             }
@@ -178,14 +183,14 @@ impl Shapes {
         Ok(())
     }
 
-    /// The columns of each matrix by the rungs of the ladder, whose columns
-    /// together are all of them, once.
-    fn parts(&self, rows: &[usize], width: usize) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
+    /// Returns, for each matrix, the values that each rung of the ladder
+    /// computes. Together they are all values, each once.
+    fn spans(&self, rows: &[usize], width: usize) -> Vec<KernelSpan> {
+        let mut spans: Vec<KernelSpan> = Vec::new();
         let mut at = 0;
         for &rows in rows {
             for (rung, columns) in rungs(self.lane, self.dtype, rows, width) {
-                parts.push(Part {
+                spans.push(KernelSpan {
                     kernel: kernel(self.dtype, rung),
                     values: at + rows * columns.start..at + rows * columns.end,
                     width: rows,
@@ -194,6 +199,6 @@ impl Shapes {
             }
             at += rows * width;
         }
-        parts
+        spans
     }
 }

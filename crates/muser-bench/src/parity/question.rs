@@ -1,20 +1,21 @@
-//! What both sides are asked, and how an answer is read.
+//! Questions that both sides answer, and how the values of an answer are
+//! attributed to kernels.
 
 use muser_ops::{Attention, Weight};
 use std::ops::Range;
 use std::path::Path;
 
-/// Activations, `[rows, width]`.
-pub(super) struct Rows {
-    /// A name that no others have: a side may keep what it was sent. Empty
-    /// where they are asked about once.
+/// Activations, `[rows, width]`, row after row.
+pub(super) struct Activations {
+    /// Unique name under which a side may keep the values for later questions;
+    /// empty if there is one question only.
     pub(super) name: String,
     pub(super) width: usize,
     pub(super) values: Vec<f32>,
 }
 
-impl Rows {
-    /// Rows that are asked about once.
+impl Activations {
+    /// Creates activations for one question.
     pub(super) fn new(width: usize, values: Vec<f32>) -> Self {
         Self {
             name: String::new(),
@@ -28,111 +29,113 @@ impl Rows {
     }
 }
 
-/// A whole model over some tokens.
+/// A run of a whole model.
 pub(super) struct ModelRun<'a> {
-    /// The file.
+    /// The GGUF file.
     pub(super) path: &'a Path,
     pub(super) ids: &'a [u32],
     /// Lengths of the successive calls.
     pub(super) calls: &'a [usize],
-    /// Logits of the last token of each call only, instead of every one:
-    /// another width at the end of the last layer.
+    /// Whether only the logits of the last token of each call are requested.
+    /// The end of the last layer is then computed at width 1.
     pub(super) last: bool,
 }
 
-/// One operation of [`muser_ops::Backend`], or a whole model. An answer is the
-/// rows that it writes, in order.
+/// One operation of [`muser_ops::Backend`], or a run of a whole model. The
+/// answer holds the rows that it writes, in order.
 pub(super) enum Question<'a> {
     /// Embedding rows of the tokens.
     Embed {
         table: &'a Weight,
         tokens: &'a [u32],
     },
-    /// A projection set over one input, output after output. Names of weights
-    /// are their identity.
+    /// A projection set over one input; the answer is output after output. A
+    /// side may keep weights by their names.
     Project {
         set: &'a [&'a Weight],
-        x: &'a Rows,
+        x: &'a Activations,
     },
     RmsNorm {
-        x: &'a Rows,
+        x: &'a Activations,
         weight: Option<&'a [f32]>,
         eps: f32,
     },
-    /// A head is as long as `weight`.
+    /// RMS norm of each head; `weight` is as long as a head.
     HeadNorm {
-        x: &'a Rows,
+        x: &'a Activations,
         weight: &'a [f32],
         eps: f32,
     },
-    /// x + norm(y).
+    /// `x + norm(y)`.
     AddRmsNorm {
-        x: &'a Rows,
-        y: &'a Rows,
+        x: &'a Activations,
+        y: &'a Activations,
         weight: &'a [f32],
         eps: f32,
     },
-    /// Rows at the positions `first ..`, heads of `head` values.
+    /// Rotary encoding of rows at the positions from `first` on, in heads of
+    /// `head` values.
     Rope {
-        x: &'a Rows,
+        x: &'a Activations,
         head: usize,
         base: f32,
         first: usize,
     },
-    /// The last rows of `k` and `v`, as many as `q` has, are the call; those
-    /// before them are stored already. Storing them is part of the question.
+    /// Attention of the rows of `q`, which belong to the last rows of `k` and
+    /// `v`. Storing all of `k` and `v` is part of the question.
     Attention {
         desc: Attention,
-        q: &'a Rows,
-        k: &'a Rows,
-        v: &'a Rows,
+        q: &'a Activations,
+        k: &'a Activations,
+        v: &'a Activations,
     },
-    /// x · sigmoid(gate).
+    /// `x · sigmoid(gate)`.
     SigmoidGate {
-        x: &'a Rows,
-        gate: &'a Rows,
+        x: &'a Activations,
+        gate: &'a Activations,
     },
-    /// silu(gate) · up.
+    /// `silu(gate) · up`.
     SiluProduct {
-        gate: &'a Rows,
-        up: &'a Rows,
+        gate: &'a Activations,
+        up: &'a Activations,
     },
-    /// Scaled, then soft-capped.
+    /// Logits, scaled and then soft-capped.
     SoftCap {
-        x: &'a Rows,
+        x: &'a Activations,
         scale: f32,
         cap: Option<f32>,
     },
     Model(ModelRun<'a>),
 }
 
-/// Values of an answer that one kernel computes.
-pub(super) struct Part {
+/// The values of an answer that one kernel computes.
+pub(super) struct KernelSpan {
     pub(super) kernel: String,
-    /// Which values.
+    /// Range of the values in the answer.
     pub(super) values: Range<usize>,
-    /// Values in a row, and the row of the first one.
+    /// Number of values in a row.
     pub(super) width: usize,
     pub(super) first_row: usize,
 }
 
-/// A question with what the report says of it.
+/// A question, with its description for the report.
 pub(super) struct Case<'a> {
-    /// Shape and inputs, in words.
+    /// Shape and kind of inputs, for messages.
     pub(super) name: String,
-    /// The threads that it is answered with.
+    /// Number of threads of both sides.
     pub(super) threads: usize,
-    /// Multiply-adds or what takes as long, for the slow subjects.
+    /// Cost in multiply-adds, or in other operations that take as long; slow
+    /// subjects skip costly cases.
     pub(super) cost: u64,
-    /// Every value of the answer is in one of them.
-    pub(super) parts: Vec<Part>,
+    /// The kernels of the answer. Each value belongs to one of them.
+    pub(super) spans: Vec<KernelSpan>,
     pub(super) question: Question<'a>,
 }
 
 impl Case<'_> {
-    /// One kernel for all `rows · width` values.
-    pub(super) fn whole(kernel: &str, rows: usize, width: usize) -> Vec<Part> {
-        vec![Part {
+    /// Attributes all `rows · width` values to one kernel.
+    pub(super) fn whole(kernel: &str, rows: usize, width: usize) -> Vec<KernelSpan> {
+        vec![KernelSpan {
             kernel: kernel.to_owned(),
             values: 0..rows * width,
             width,
@@ -141,23 +144,23 @@ impl Case<'_> {
     }
 }
 
-/// Somebody who answers: llama.cpp or a backend of ours.
+/// A side that answers questions: llama.cpp or a backend of muser.
 pub(super) trait Side {
-    /// The answer's values.
+    /// Computes the answer.
     ///
     /// # Errors
-    /// A refusal, or that the side has ended; in words.
+    /// The side refuses the question, or its process has ended.
     fn answer(&mut self, question: &Question<'_>, threads: usize) -> Result<Vec<f32>, String>;
 }
 
-/// The last few things used, by name.
-pub(super) struct Kept<T> {
+/// A cache of the values used last, by name.
+pub(super) struct Recent<T> {
     most: usize,
-    /// The one used last is the last.
+    /// In the order of their last use, the latest at the end.
     things: Vec<(String, T)>,
 }
 
-impl<T> Kept<T> {
+impl<T> Recent<T> {
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -165,9 +168,9 @@ impl<T> Kept<T> {
         }
     }
 
-    /// The names among `names` that are missing, each once. The others are now
-    /// the last used: adding the missing ones pushes none of them out, as long
-    /// as all of them fit.
+    /// Returns those of `names` that are not in the cache, each once, and marks
+    /// the others as used. Adding the missing ones then evicts none of `names`,
+    /// provided that all of them fit.
     pub(super) fn missing<'a>(&mut self, names: &[&'a str]) -> Vec<&'a str> {
         let mut missing = Vec::new();
         for &name in names {
@@ -187,8 +190,8 @@ impl<T> Kept<T> {
         self.things.iter().find(|(n, _)| n == name).map(|(_, t)| t)
     }
 
-    /// Adds one, and gives back the name of the one not used for longest where
-    /// there are too many.
+    /// Adds a value. If the cache was full, evicts the one used longest ago and
+    /// returns its name.
     pub(super) fn add(&mut self, name: &str, thing: T) -> Option<String> {
         self.things.push((name.to_owned(), thing));
         (self.things.len() > self.most).then(|| self.things.remove(0).0)
@@ -197,11 +200,11 @@ impl<T> Kept<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Kept;
+    use super::Recent;
 
     #[test]
     fn what_is_needed_now_is_not_pushed_out() {
-        let mut kept = Kept::new(3);
+        let mut kept = Recent::new(3);
         for name in ["a", "b", "c"] {
             assert_eq!(kept.add(name, ()), None);
         }

@@ -1,9 +1,9 @@
 //! `cargo xtask receipts`: writes the receipts in `fixtures/receipts` anew.
 //!
-//! A receipt of the pinned lane is written only if `muser parity --record` gets
-//! the logits that the comparator has just given; it keeps what the
-//! comparator's build says of itself. Those of the strict lane need no
-//! comparator: `git diff` shows whether the lane has moved.
+//! A receipt of the pinned lane is written only if `muser parity --record`
+//! computes the logits that the comparator has just computed; it holds the
+//! facts of the comparator's build. Receipts of the strict lane need no
+//! comparator: a change of bits shows in `git diff`.
 
 use super::comparator::Comparator;
 use super::question::{ModelRun, Question, Side};
@@ -13,21 +13,23 @@ use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A run of a model that receipts are written of.
+/// A model run with a receipt for each lane and file.
 struct Run {
     name: &'static str,
-    /// Tokens, and their calls; what is left is one call.
+    /// Number of tokens of the prompt.
     tokens: usize,
     calls: &'static [usize],
-    /// Calls of one token after those.
+    /// Number of calls of one token after `calls`. Tokens that are left form
+    /// one last call.
     ones: usize,
     threads: usize,
-    /// Of the strict lane as well, where calls move nothing.
+    /// Whether the strict lane has a receipt of this run. Its bits do not
+    /// depend on the split into calls, so one run is enough.
     strict: bool,
 }
 
 const RUNS: [Run; 3] = [
-    // Across the window of 128, the tiled form of attention.
+    // One call that is longer than the window of 128: attention in tiles.
     Run {
         name: "one-call",
         tokens: 160,
@@ -36,7 +38,7 @@ const RUNS: [Run; 3] = [
         threads: 1,
         strict: true,
     },
-    // Every width up to 12: each rung and what is left over.
+    // Every batch width up to 12: each rung of the ladder, with remainders.
     Run {
         name: "widths",
         tokens: 160,
@@ -45,7 +47,8 @@ const RUNS: [Run; 3] = [
         threads: 2,
         strict: false,
     },
-    // Single tokens with 512 slots and more, which the threads cut.
+    // Single tokens over 512 slots and more, which llama.cpp splits between
+    // threads.
     Run {
         name: "decode",
         tokens: 530,
@@ -130,7 +133,8 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes one receipt; with a proof, only if the logits have that SHA-256.
+/// Writes one receipt. With `proof`, the SHA-256 of the comparator's logits and
+/// the file of its facts, writes it only if muser's logits have that hash.
 fn record(
     root: &Path,
     lane: Lane,
@@ -168,7 +172,7 @@ fn record(
     muser(root, &args)
 }
 
-/// Runs the program.
+/// Runs the `muser` program, built for release.
 fn muser(root: &Path, args: &[&str]) -> Result<(), String> {
     let status = Command::new(crate::cargo())
         .args(["run", "--release", "--quiet", "--package", "muser", "--"])

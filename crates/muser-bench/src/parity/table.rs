@@ -1,39 +1,40 @@
-//! The comparison itself, its counts, and the verdict.
+//! Compares answers bit for bit, counts, and decides.
 
-use super::question::{Case, Part, Side};
+use super::question::{Case, KernelSpan, Side};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Failing cases of one kernel and level that are told in full.
+/// Number of failing cases of a kernel and level that are printed.
 const TOLD: usize = 3;
 
 /// A backend under test.
 pub(super) struct Subject {
-    /// The level of its kernels.
+    /// Level of its kernels, or `oracle`.
     pub(super) level: String,
     pub(super) side: Box<dyn Side>,
-    /// Cases that cost more are left out.
+    /// Largest cost of a case, in multiply-adds; cases above it are left out.
     pub(super) limit: u64,
 }
 
-/// What was seen of one kernel at one level.
+/// Counts of one kernel at one level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) cases: usize,
     pub(super) values: usize,
     pub(super) different: usize,
-    /// Cases that were not run, being too large or not selected.
+    /// Cases that were not run: too large, or not selected.
     pub(super) left_out: usize,
     failing: usize,
 }
 
-/// Asks the reference and every subject, compares, counts.
+/// Puts each case to the reference and to every subject, and compares their
+/// answers.
 pub(super) struct Judge<'a> {
     reference: &'a mut dyn Side,
     subjects: Vec<Subject>,
-    /// By kernel and number of the subject.
+    /// Counts by kernel and index of the subject.
     counts: BTreeMap<(String, usize), Counts>,
-    /// The failing cases told so far.
+    /// Lines printed for failing cases.
     told: Vec<String>,
 }
 
@@ -47,40 +48,40 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether any subject would run a case of this cost.
+    /// Returns whether any subject runs cases of this cost.
     pub(super) fn wants(&self, cost: u64) -> bool {
         self.subjects.iter().any(|s| cost <= s.limit)
     }
 
-    /// Counts a case of these kernels as left out by everyone.
-    pub(super) fn leave_out(&mut self, parts: &[Part]) {
+    /// Counts a case of these kernels as left out by every subject.
+    pub(super) fn leave_out(&mut self, spans: &[KernelSpan]) {
         for subject in 0..self.subjects.len() {
-            self.skip(parts, subject);
+            self.skip(spans, subject);
         }
     }
 
-    fn skip(&mut self, parts: &[Part], subject: usize) {
-        for kernel in kernels(parts) {
+    fn skip(&mut self, spans: &[KernelSpan], subject: usize) {
+        for kernel in kernels(spans) {
             let key = (kernel.to_owned(), subject);
             self.counts.entry(key).or_default().left_out += 1;
         }
     }
 
-    /// A kernel that must be compared, whatever happens.
+    /// Registers a kernel that must be compared: without a case it fails.
     pub(super) fn expect(&mut self, kernel: &str) {
         for subject in 0..self.subjects.len() {
             self.counts.entry((kernel.to_owned(), subject)).or_default();
         }
     }
 
-    /// Compares one case.
+    /// Runs one case on every subject that can afford it, and compares.
     ///
     /// # Errors
-    /// Only what makes the whole run worthless: the reference refuses, or
-    /// answers something of another size.
+    /// The reference refuses the case or answers with another number of values.
+    /// What a subject does wrong is counted, not an error.
     pub(super) fn run(&mut self, case: &Case<'_>) -> Result<(), String> {
         if !self.wants(case.cost) {
-            self.leave_out(&case.parts);
+            self.leave_out(&case.spans);
             return Ok(());
         }
         let about = |e: String| format!("{}: {e}", case.name);
@@ -88,14 +89,14 @@ impl<'a> Judge<'a> {
             .reference
             .answer(&case.question, case.threads)
             .map_err(about)?;
-        let size: usize = case.parts.iter().map(|p| p.values.len()).sum();
+        let size: usize = case.spans.iter().map(|p| p.values.len()).sum();
         if want.len() != size {
             let what = format!("the reference gave {} values, not {size}", want.len());
             return Err(about(what));
         }
         for subject in 0..self.subjects.len() {
             if case.cost > self.subjects[subject].limit {
-                self.skip(&case.parts, subject);
+                self.skip(&case.spans, subject);
                 continue;
             }
             let side = &mut self.subjects[subject].side;
@@ -112,7 +113,7 @@ impl<'a> Judge<'a> {
         want: &[f32],
         got: Result<Vec<f32>, String>,
     ) {
-        for kernel in kernels(&case.parts) {
+        for kernel in kernels(&case.spans) {
             let key = (kernel.to_owned(), subject);
             self.counts.entry(key).or_default().cases += 1;
         }
@@ -121,8 +122,8 @@ impl<'a> Judge<'a> {
             Err(e) => (Vec::new(), Some(e)),
         };
         let surplus = got.len().saturating_sub(want.len());
-        for (i, part) in case.parts.iter().enumerate() {
-            let last = i + 1 == case.parts.len();
+        for (i, part) in case.spans.iter().enumerate() {
+            let last = i + 1 == case.spans.len();
             let surplus = if last { surplus } else { 0 };
             let (first, different) = differences(want, &got, part.values.clone(), surplus);
             let key = (part.kernel.clone(), subject);
@@ -139,7 +140,7 @@ impl<'a> Judge<'a> {
                 Some(e) => format!("refused: {e}"),
                 None => tell(part, want, &got, first, different),
             };
-            let Part { kernel, .. } = part;
+            let KernelSpan { kernel, .. } = part;
             let (name, threads) = (&case.name, case.threads);
             let line = format!("{kernel} at {level}: {name}, {threads} threads: {what}");
             println!("  DIFFERS {line}");
@@ -147,13 +148,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The table, by kernel and level.
+    /// Formats the counts as a table, a line for each kernel and level.
     pub(super) fn table(&self) -> String {
         let width = self.counts.keys().map(|(k, _)| k.len()).max().unwrap_or(0);
         let mut out = String::new();
         let mut line = |kernel: &str, level: &str, columns: [&str; 4]| {
             let [cases, values, different, left_out] = columns;
-            // Writing to a string cannot fail.
+            // Writing to a string never fails.
             let _ = writeln!(
                 out,
                 "  {kernel:width$}  {level:7} {cases:>7} {values:>14} {different:>10} {left_out:>9}"
@@ -172,8 +173,8 @@ impl<'a> Judge<'a> {
         out
     }
 
-    /// Kernels and levels of which nothing was compared, or too much differs;
-    /// empty is a pass.
+    /// Returns a line for each kernel and level of which a value differs or
+    /// nothing was compared. An empty list is a pass.
     pub(super) fn verdict(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for ((kernel, subject), c) in &self.counts {
@@ -193,7 +194,7 @@ impl<'a> Judge<'a> {
         faults
     }
 
-    /// All counts together.
+    /// Returns the sum of all counts.
     pub(super) fn total(&self) -> Counts {
         let mut total = Counts::default();
         for c in self.counts.values() {
@@ -211,16 +212,17 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The kernels of a case, each once.
-fn kernels(parts: &[Part]) -> impl Iterator<Item = &str> {
-    parts.iter().enumerate().filter_map(|(i, p)| {
-        let before = parts[..i].iter().any(|q| q.kernel == p.kernel);
+/// Returns the kernels of a case, each once.
+fn kernels(spans: &[KernelSpan]) -> impl Iterator<Item = &str> {
+    spans.iter().enumerate().filter_map(|(i, p)| {
+        let before = spans[..i].iter().any(|q| q.kernel == p.kernel);
         (!before).then_some(p.kernel.as_str())
     })
 }
 
-/// Where a part's values differ first, and how many do. A missing value
-/// differs, and so do `surplus` values after the last; a NaN equals a NaN.
+/// Returns the index of the first value that differs and the number of values
+/// that differ. A missing value differs, and so does each of the `surplus`
+/// values after the last; a NaN equals any NaN.
 fn differences(
     want: &[f32],
     got: &[f32],
@@ -237,8 +239,9 @@ fn differences(
     (first.or((surplus > 0).then_some(end)), count)
 }
 
-/// The first difference: where, and both bit patterns.
-fn tell(part: &Part, want: &[f32], got: &[f32], first: usize, different: usize) -> String {
+/// Describes the first difference: row, index in the row, and both bit
+/// patterns.
+fn tell(part: &KernelSpan, want: &[f32], got: &[f32], first: usize, different: usize) -> String {
     let at = first - part.values.start;
     let width = part.width.max(1);
     let (row, value) = (part.first_row + at / width, at % width);

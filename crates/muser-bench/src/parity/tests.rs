@@ -1,5 +1,5 @@
-//! The checker is checked: kernels with one rounding moved, through the same
-//! code as the command's, with the scalar oracle as the reference instead of
+//! Tests that the comparison can fail: backends with one wrong rounding go
+//! through the code of the command, with the scalar oracle in the place of
 //! llama.cpp.
 
 use super::ours::Ours;
@@ -16,27 +16,28 @@ use std::path::Path;
 type Buffer = <Oracle as Backend>::Buffer;
 type Kv = <Oracle as Backend>::Kv;
 
-/// What is wrong with a backend.
+/// The defect of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum Defect {
     Nothing,
-    /// One column of Q4_K: the product is rounded before it is added.
+    /// In products of Q4_K with one column, the product is rounded before it is
+    /// added.
     UnfusedLink,
-    /// The scale goes to the query instead of the score.
+    /// The scale is applied to the query instead of the score.
     ScaledQuery,
-    /// Squares of a norm are summed in f32.
+    /// The squares of a norm are summed in f32 instead of f64.
     NarrowSum,
-    /// Rotation is refused.
+    /// RoPE is refused.
     RefusedRope,
 }
 
-/// The scalar oracle, but for its fault.
+/// The scalar oracle with one defect.
 struct Wrong {
     oracle: Oracle,
-    fault: Fault,
+    defect: Defect,
 }
 
-/// The chain of [`Route::Interleaved`] with every product rounded.
+/// Computes the chain of [`Route::Interleaved`] with every product rounded.
 fn unfused(row: &[u8], x: &[f32]) -> f32 {
     let (mut acc, mut low) = (0.0f32, 0.0f32);
     let x = x.as_chunks::<256>().0;
@@ -107,7 +108,7 @@ impl Backend for Wrong {
         out: &mut [&mut Buffer],
     ) -> Result<(), OpError> {
         self.oracle.project(rows, set, x, out)?;
-        if self.fault != Fault::UnfusedLink {
+        if self.defect != Defect::UnfusedLink {
             return Ok(());
         }
         for (w, out) in set.iter().zip(out) {
@@ -137,7 +138,7 @@ impl Backend for Wrong {
         out: &mut Buffer,
     ) -> Result<(), OpError> {
         self.oracle.rms_norm(rows, x, weight, eps, out)?;
-        let Some(weight) = weight.filter(|_| self.fault == Fault::NarrowSum) else {
+        let Some(weight) = weight.filter(|_| self.defect == Defect::NarrowSum) else {
             return Ok(());
         };
         let n = weight.len();
@@ -175,8 +176,8 @@ impl Backend for Wrong {
     }
 
     fn rope(&self, rows: usize, x: &mut Buffer, table: &RopeTable) -> Result<(), OpError> {
-        match self.fault {
-            Fault::RefusedRope => pinned::check_head("rope", 7),
+        match self.defect {
+            Defect::RefusedRope => pinned::check_head("rope", 7),
             _ => self.oracle.rope(rows, x, table),
         }
     }
@@ -201,7 +202,7 @@ impl Backend for Wrong {
         kv: &Kv,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
-        if self.fault != Fault::ScaledQuery {
+        if self.defect != Defect::ScaledQuery {
             return self.oracle.attention(desc, first, rows, q, kv, out);
         }
         let width = desc.heads * desc.head_dim;
@@ -236,9 +237,9 @@ impl Backend for Wrong {
     }
 }
 
-/// What the command would say of a backend with this fault: the faults of its
-/// verdict, and the failing cases told.
-fn judged(fault: Fault, group: &str, limit: u64) -> (Vec<String>, Vec<String>) {
+/// Runs a group on a backend with this defect. Returns the verdict and the
+/// lines printed for failing cases.
+fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>) {
     let profile = Profile::LlamaCppAvx2;
     let oracle = move |threads| Oracle { profile, threads };
     let mut reference = Ours::new(move |threads| Ok(oracle(threads)));
@@ -246,7 +247,7 @@ fn judged(fault: Fault, group: &str, limit: u64) -> (Vec<String>, Vec<String>) {
         level: "wrong".to_owned(),
         side: Box::new(Ours::new(move |threads| {
             let oracle = oracle(threads);
-            Ok(Wrong { oracle, fault })
+            Ok(Wrong { oracle, defect })
         })),
         limit,
     };
@@ -262,7 +263,8 @@ fn judged(fault: Fault, group: &str, limit: u64) -> (Vec<String>, Vec<String>) {
     (judge.verdict(), judge.told().to_vec())
 }
 
-/// Whether the first case told names kernel, level, case and both values.
+/// Returns whether the first printed line holds all of `parts` and two
+/// different values.
 fn tells(told: &[String], parts: &[&str]) -> bool {
     told.first().is_some_and(|line| {
         let bits = |after: &str| {
@@ -286,7 +288,7 @@ fn the_oracle_passes_its_own_cases() {
         ("embed", 1 << 14),
         ("soft_cap", 1 << 14),
     ] {
-        let (verdict, told) = judged(Fault::Nothing, group, limit);
+        let (verdict, told) = judged(Defect::Nothing, group, limit);
         assert!(
             verdict.is_empty() && told.is_empty(),
             "{group}: {verdict:?}"
@@ -296,8 +298,8 @@ fn the_oracle_passes_its_own_cases() {
 
 #[test]
 fn a_moved_rounding_fails_by_kernel_and_case() {
-    let (verdict, told) = judged(Fault::UnfusedLink, "project/q4_k", 1 << 15);
-    // Both kernels of the route fail; the other routes of the same weights pass.
+    let (verdict, told) = judged(Defect::UnfusedLink, "project/q4_k", 1 << 15);
+    // Both kernels of the route fail; other routes of the same weights pass.
     assert_eq!(verdict.len(), 2, "{verdict:?}");
     for (verdict, kernel) in verdict.iter().zip(["matvec/q4_k", "slab/q4_k"]) {
         assert!(
@@ -308,7 +310,7 @@ fn a_moved_rounding_fails_by_kernel_and_case() {
     let parts = ["matvec/q4_k at wrong: Q4_K [", "threads", "first row"];
     assert!(tells(&told, &parts), "{told:?}");
 
-    let (verdict, told) = judged(Fault::ScaledQuery, "attention", 1 << 18);
+    let (verdict, told) = judged(Defect::ScaledQuery, "attention", 1 << 18);
     assert!(
         verdict
             .iter()
@@ -320,7 +322,7 @@ fn a_moved_rounding_fails_by_kernel_and_case() {
         "{told:?}"
     );
 
-    let (verdict, told) = judged(Fault::NarrowSum, "rms_norm", 1 << 15);
+    let (verdict, told) = judged(Defect::NarrowSum, "rms_norm", 1 << 15);
     assert!(
         verdict.len() == 1 && verdict[0].starts_with("rms_norm at wrong"),
         "{verdict:?}"
@@ -330,13 +332,13 @@ fn a_moved_rounding_fails_by_kernel_and_case() {
 
 #[test]
 fn a_refusal_and_an_empty_run_fail() {
-    let (verdict, told) = judged(Fault::RefusedRope, "rope", 1 << 15);
+    let (verdict, told) = judged(Defect::RefusedRope, "rope", 1 << 15);
     assert!(
         verdict.len() == 1 && verdict[0].starts_with("rope at wrong"),
         "{verdict:?}"
     );
     assert!(told[0].contains("refused: rope: head size 7"), "{told:?}");
-    let (verdict, _) = judged(Fault::Nothing, "project/q5_k", 0);
+    let (verdict, _) = judged(Defect::Nothing, "project/q5_k", 0);
     assert_eq!(
         verdict,
         ["lanes/q5_k", "slab/q5_k/tiled"].map(|k| format!("{k} at wrong: nothing was compared"))
