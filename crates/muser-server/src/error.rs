@@ -104,13 +104,26 @@ impl ApiError {
         .code("invalid_api_key")
     }
 
-    /// 429: the queue is full.
-    pub(crate) fn overloaded(waiting: usize, retry_after: u64) -> Self {
-        let message = format!("the queue is full: {waiting} answers are waiting or running");
-        let mut error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
-            .code("queue_full");
+    /// 429: worth another try after so many seconds.
+    pub(crate) fn busy(message: impl Into<String>, code: &'static str, retry_after: u64) -> Self {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let mut error = Self::new(status, "rate_limit_error", message).code(code);
         error.retry_after = Some(retry_after);
         error
+    }
+
+    /// 429: the queue is full.
+    pub(crate) fn overloaded(waiting: usize, most: usize, retry_after: u64) -> Self {
+        let message = format!(
+            "the queue is full: expected at most {most} requests of a client waiting or running, \
+             found {waiting}"
+        );
+        Self::busy(message, "queue_full", retry_after)
+    }
+
+    /// 403: a name or a page that this server does not answer to.
+    pub(crate) fn forbidden(message: impl Into<String>, code: &'static str) -> Self {
+        Self::status(StatusCode::FORBIDDEN, message).code(code)
     }
 
     /// 503: the server is going down.
@@ -132,9 +145,14 @@ impl ApiError {
     }
 
     /// 400: more tokens than the most that this server's context takes.
-    pub(crate) fn context(param: &str, needed: usize, most: usize, context: usize) -> Self {
+    pub(crate) fn context(
+        param: &str,
+        found: impl std::fmt::Display,
+        most: usize,
+        context: usize,
+    ) -> Self {
         let reason = format!(
-            "expected at most {most} tokens in this server's context of {context}, found {needed}"
+            "expected at most {most} tokens in this server's context of {context}, found {found}"
         );
         Self::field(param, reason).code("context_length_exceeded")
     }
@@ -175,6 +193,11 @@ impl From<muser_engine::Error> for ApiError {
                 param: Some((*name).to_owned()),
                 ..Self::invalid(error.to_string())
             },
+            Engine::Text(muser_text::Error::NoThread { .. }) => {
+                let message = "this machine gives no further thread";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+                    .code("no_thread")
+            }
             Engine::NothingToSample => Self::field("logit_bias", error),
             Engine::Text(_)
             | Engine::NoTokenizer
@@ -203,8 +226,13 @@ impl IntoResponse for ApiError {
 
 /// A JSON body.
 pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
+    json_text(status, body.to_string())
+}
+
+/// A JSON body that is text already.
+pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    (status, kind, body.to_string()).into_response()
+    (status, kind, text).into_response()
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use crate::Server;
 use crate::api;
 use crate::atem::{Mark, Reader};
 use crate::fields::Fields;
+use crate::limits::json;
+use crate::limits::work::Work;
 use crate::options::UnknownFields;
 use crate::scheduler::Delta;
 use serde_json::{Value, json};
@@ -17,12 +19,16 @@ const SHORT_HEADER: usize = 31;
 /// queued; whether any of them takes it.
 pub fn request(server: &Server, body: &[u8]) -> bool {
     let app = &server.app;
-    let read = |unknown| Fields::body(body, unknown);
+    let work = Work::unbounded();
+    let read = |unknown| {
+        json::check(body, &app.limits.json, &work)?;
+        Fields::body(body, unknown)
+    };
     let mut taken = false;
     for unknown in [UnknownFields::Refuse, UnknownFields::Ignore] {
-        taken |= read(unknown).is_ok_and(|f| api::chat::parse(app, f).is_ok());
-        taken |= read(unknown).is_ok_and(|f| api::completions::parse(app, f).is_ok());
-        taken |= read(unknown).is_ok_and(|f| api::embeddings::parse(app, f).is_ok());
+        taken |= read(unknown).is_ok_and(|f| api::chat::parse(app, &work, f).is_ok());
+        taken |= read(unknown).is_ok_and(|f| api::completions::parse(app, &work, f).is_ok());
+        taken |= read(unknown).is_ok_and(|f| api::embeddings::parse(app, &work, f).is_ok());
     }
     taken
 }

@@ -57,6 +57,9 @@ fn answers_beside_each_other_are_the_engines_own() {
         },
         api_keys: Vec::new(),
         tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
         model_name: "nano".into(),
         unknown_fields: UnknownFields::Refuse,
     };

@@ -117,6 +117,21 @@ pub enum Error {
         /// The library's words.
         reason: String,
     },
+    /// More tokens than were asked for at most; how many was not found out.
+    #[error("the text has more than {most} tokens")]
+    TooManyTokens {
+        /// How many there may be.
+        most: usize,
+    },
+    /// Whoever asked said to stop.
+    #[error("encoding was stopped")]
+    Stopped,
+    /// There is no thread to work on.
+    #[error("no thread to render a chat template on: {reason}")]
+    NoThread {
+        /// The system's words.
+        reason: String,
+    },
     /// A template does not parse, or failed while rendering.
     #[error("chat template{}: {reason}", at_line(.line))]
     Template {

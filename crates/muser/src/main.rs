@@ -10,6 +10,7 @@ mod input;
 mod interrupt;
 mod lines;
 mod load;
+mod log;
 mod measure;
 mod output;
 mod prompt;

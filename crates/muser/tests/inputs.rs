@@ -239,7 +239,7 @@ fn changed(path: &Path, drop: &[&str], add: &[(&str, Value)]) {
         }
     }
     for (key, value) in add {
-        writer.metadata(key, value.clone()).unwrap();
+        writer.metadata(*key, value.clone()).unwrap();
     }
     for info in gguf.tensors() {
         writer.tensor(&info.name, &info.dims, info.ty).unwrap();

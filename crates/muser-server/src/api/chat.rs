@@ -11,6 +11,7 @@ use super::{compat, constraint, stream};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::grammar::{Grammar, string_parameters};
+use crate::limits::work::Work;
 use crate::scheduler::{Format, Generate, Request, Task};
 use axum::extract::State;
 use axum::response::Response;
@@ -27,10 +28,11 @@ pub(super) async fn chat(
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let parsed = body.read(move |f| parse(&shared, f)).await?;
+    let (shared, work) = (app.clone(), body.work.clone());
+    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
     let choices = parsed.request.units();
-    let events = app.handle.submit(parsed.request)?;
+    let whole = parsed.stream.is_none();
+    let events = app.handle.submit(parsed.request, work, whole)?;
     let render = Render::new(app, Kind::Chat, choices, parsed.shape);
     match parsed.stream {
         Some(usage) => Ok(stream::response(render, events, usage)),
@@ -38,8 +40,8 @@ pub(super) async fn chat(
     }
 }
 
-pub(crate) fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
-    let common = common(app, &mut f)?;
+pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, ApiError> {
+    let common = common(app, work, &mut f)?;
     compat::chat(&mut f)?;
     let max_tokens = max_tokens(&mut f, 1)?.and_then(|most| most);
     let logprobs = f.flag("logprobs")?.unwrap_or(false);
@@ -58,7 +60,8 @@ pub(crate) fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
     let effort = options.extra.get("reasoning_effort");
     let reason = effort.is_none_or(|e| e != "none");
     let grammar = grammar(app, &tools, constraint.as_ref(), parallel, reason)?;
-    let (_, prompt) = app.guard.chat(&app.codec, messages, options)?;
+    let bounds = app.text_bounds(work);
+    let (_, prompt) = app.guard.chat(&app.codec, messages, options, &bounds)?;
     let prompts = vec![prompt];
     check_lengths(app, "messages", &prompts, true)?;
     let shape = Shape {

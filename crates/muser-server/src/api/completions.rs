@@ -6,6 +6,7 @@ use super::render::{Kind, Render, Shape};
 use super::{App, compat, constraint, stream};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::limits::work::Work;
 use crate::scheduler::{Generate, Request, Task};
 use axum::extract::State;
 use axum::response::Response;
@@ -29,10 +30,11 @@ pub(super) async fn completions(
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let parsed = body.read(move |f| parse(&shared, f)).await?;
+    let (shared, work) = (app.clone(), body.work.clone());
+    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
     let choices = parsed.request.units();
-    let events = app.handle.submit(parsed.request)?;
+    let whole = parsed.stream.is_none();
+    let events = app.handle.submit(parsed.request, work, whole)?;
     let render = Render::new(app, Kind::Text, choices, parsed.shape);
     match parsed.stream {
         Some(usage) => Ok(stream::response(render, events, usage)),
@@ -40,9 +42,9 @@ pub(super) async fn completions(
     }
 }
 
-pub(crate) fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
+pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, ApiError> {
     let prompt = f.require("prompt")?;
-    let common = common(app, &mut f)?;
+    let common = common(app, work, &mut f)?;
     compat::text(&mut f)?;
     let max_tokens = max_tokens(&mut f, 0)?.unwrap_or(Some(MAX_TOKENS));
     let logprobs = f.count("logprobs", 0, MOST_LOGPROBS)?;
@@ -59,7 +61,7 @@ pub(crate) fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
     }
     f.finish()?;
     let texts = texts(&prompt);
-    let mut prompts = prompts(app, "prompt", prompt)?;
+    let mut prompts = prompts(app, work, "prompt", prompt)?;
     check_lengths(app, "prompt", &prompts, max_tokens != Some(0))?;
     for prompt in &mut prompts {
         prompt.shrink_to_fit();

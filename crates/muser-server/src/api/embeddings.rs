@@ -5,29 +5,25 @@ use super::body::fields;
 use super::params::{check_lengths, prompts};
 use crate::error::{ApiError, json_response, shown};
 use crate::fields::Fields;
+use crate::limits::work::Work;
 use crate::scheduler::{Counts, Event, Request, Task};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use muser_engine::Token;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Inputs of a request, as many as OpenAI takes.
 const MOST_INPUTS: usize = 2048;
-/// How long to wait for places that others have, before looking again.
-const AGAIN: Duration = Duration::from_millis(20);
 
 /// What is asked for.
 pub(crate) struct Parsed {
-    inputs: Vec<Vec<Token>>,
+    request: Request,
     base64: bool,
     /// Values of an embedding.
     dimensions: usize,
-    deadline: Instant,
 }
 
 pub(super) async fn embeddings(
@@ -35,65 +31,11 @@ pub(super) async fn embeddings(
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let mut parsed = body.read(move |f| parse(&shared, f)).await?;
-    let mut states = Vec::with_capacity(parsed.inputs.len());
-    let mut counts = Counts::default();
-    // In parts that leave places in the queue to others.
-    let part = app.limits.slots;
-    while !parsed.inputs.is_empty() {
-        let rest = parsed.inputs.split_off(part.min(parsed.inputs.len()));
-        let request = Request {
-            prompts: std::mem::replace(&mut parsed.inputs, rest),
-            task: Task::Embed,
-            cache: false,
-            deadline: parsed.deadline,
-        };
-        let begun = !states.is_empty();
-        let (mut done, more) = embed(&app, request, begun, parsed.dimensions).await?;
-        states.append(&mut done);
-        counts += more;
-    }
-    let base64 = parsed.base64;
-    let data = states.iter().enumerate().map(|(i, state)| {
-        let embedding = match base64 {
-            true => {
-                let bytes: Vec<u8> = state.iter().flat_map(|v| v.to_le_bytes()).collect();
-                Value::from(BASE64_STANDARD.encode(bytes))
-            }
-            false => json!(state),
-        };
-        json!({"object": "embedding", "index": i, "embedding": embedding})
-    });
-    let answer = json!({
-        "object": "list",
-        "data": data.collect::<Vec<_>>(),
-        "model": app.model,
-        "usage": {"prompt_tokens": counts.prompt, "total_tokens": counts.prompt},
-    });
-    Ok(json_response(StatusCode::OK, &answer))
-}
-
-/// The embeddings of some inputs. A request that is `begun` waits for places as
-/// long as it has time: what it has so far is not thrown away.
-async fn embed(
-    app: &App,
-    request: Request,
-    begun: bool,
-    dimensions: usize,
-) -> Result<(Vec<Vec<f32>>, Counts), ApiError> {
-    let (inputs, deadline) = (request.units(), request.deadline);
-    let mut events = loop {
-        match app.handle.submit(request.clone()) {
-            Err(e) if begun && e.status == StatusCode::TOO_MANY_REQUESTS => {
-                if Instant::now() >= deadline {
-                    return Err(ApiError::deadline());
-                }
-                tokio::time::sleep(AGAIN).await;
-            }
-            submitted => break submitted?,
-        }
-    };
+    let (shared, work) = (app.clone(), body.work.clone());
+    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
+    let (base64, dimensions) = (parsed.base64, parsed.dimensions);
+    let inputs = parsed.request.units();
+    let mut events = app.handle.submit(parsed.request, work, true)?;
     let mut states = vec![Vec::new(); inputs];
     let mut counts = Counts::default();
     for _ in 0..inputs {
@@ -114,10 +56,26 @@ async fn embed(
             }
         }
     }
-    Ok((states, counts))
+    let data = states.iter().enumerate().map(|(i, state)| {
+        let embedding = match base64 {
+            true => {
+                let bytes: Vec<u8> = state.iter().flat_map(|v| v.to_le_bytes()).collect();
+                Value::from(BASE64_STANDARD.encode(bytes))
+            }
+            false => json!(state),
+        };
+        json!({"object": "embedding", "index": i, "embedding": embedding})
+    });
+    let answer = json!({
+        "object": "list",
+        "data": data.collect::<Vec<_>>(),
+        "model": app.model,
+        "usage": {"prompt_tokens": counts.prompt, "total_tokens": counts.prompt},
+    });
+    Ok(json_response(StatusCode::OK, &answer))
 }
 
-pub(crate) fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
+pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     f.string("user")?;
     let input = f.require("input")?;
@@ -143,13 +101,18 @@ pub(crate) fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
         );
         return Err(ApiError::field("input", reason));
     }
-    let inputs = prompts(app, "input", input)?;
+    let inputs = prompts(app, work, "input", input)?;
     check_lengths(app, "input", &inputs, false)?;
+    let request = Request {
+        prompts: inputs,
+        task: Task::Embed,
+        cache: false,
+        deadline: work.deadline(),
+    };
     Ok(Parsed {
-        inputs,
+        request,
         base64,
         dimensions: dimensions.unwrap_or(hidden),
-        deadline: Instant::now() + app.limits.request_time,
     })
 }
 

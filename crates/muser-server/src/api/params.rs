@@ -4,8 +4,10 @@ use super::stream::Usage;
 use super::{App, compat};
 use crate::error::{ApiError, shown};
 use crate::fields::{Fields, number, wrong};
+use crate::limits::work::Work;
 use crate::scheduler::{Format, Generate};
 use muser_engine::{MAX_STOP_BYTES, SamplingParams, Token};
+use muser_text::{EncodeOptions, Special};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -33,21 +35,22 @@ pub(super) struct Common {
 }
 
 /// Reads them, and the fields that change nothing here.
-pub(super) fn common(app: &App, f: &mut Fields) -> Result<Common, ApiError> {
+pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     compat::common(f)?;
     let streamed = f.flag("stream")?.unwrap_or(false);
     let usage = usage(f)?;
-    let most = app.limits.request_time;
-    let time = match f.number("timeout")? {
-        None => most,
+    match f.number("timeout")? {
+        None => {}
         Some(seconds) if seconds < 1.0 => {
             let reason = format!("expected at least 1 second, found {seconds}");
             return Err(ApiError::field("timeout", reason));
         }
         // What no duration can hold is longer than any limit.
-        Some(seconds) => Duration::try_from_secs_f32(seconds).map_or(most, |t| t.min(most)),
-    };
+        Some(seconds) => {
+            work.shorten(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX));
+        }
+    }
     // A salt is to keep a prompt apart from those of others.
     let salted = f.string("cache_salt")?.is_some_and(|salt| !salt.is_empty());
     let generate = Generate {
@@ -69,7 +72,7 @@ pub(super) fn common(app: &App, f: &mut Fields) -> Result<Common, ApiError> {
         generate,
         stream: streamed.then_some(usage),
         cache: f.flag("cache_prompt")?.unwrap_or(true) && !salted,
-        deadline: Instant::now() + time,
+        deadline: work.deadline(),
     })
 }
 
@@ -253,8 +256,21 @@ pub(super) fn tokens(app: &App, name: &str, items: &[Value]) -> Result<Vec<Token
 }
 
 /// A text, several, a list of tokens, or several: OpenAI's four forms.
-pub(super) fn prompts(app: &App, name: &str, value: Value) -> Result<Vec<Vec<Token>>, ApiError> {
-    let encode = |text: &str| app.codec.raw_prompt(text).map_err(ApiError::from);
+pub(super) fn prompts(
+    app: &App,
+    work: &Work,
+    name: &str,
+    value: Value,
+) -> Result<Vec<Vec<Token>>, ApiError> {
+    let bounds = app.text_bounds(work);
+    let encode = |text: &str| {
+        let tokenizer = app.codec.tokenizer()?;
+        let options = EncodeOptions {
+            special: Special::Plain,
+            add_bos: tokenizer.add_bos(),
+        };
+        bounds.encode(tokenizer, name, text, options)
+    };
     let prompts = match value {
         Value::String(text) => vec![encode(&text)?],
         Value::Array(items) if items.first().is_some_and(Value::is_number) => {

@@ -2,7 +2,8 @@
 
 use super::App;
 use super::text::{self, Offsets};
-use crate::error::{ApiError, json_response};
+use super::whole;
+use crate::error::{ApiError, json_text};
 use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, Scored, TokenLogProb};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -70,7 +71,7 @@ impl Render {
             .map_or("", String::as_str)
     }
 
-    fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
+    pub(super) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.as_str().into());
         map.insert("object".into(), object.into());
@@ -91,7 +92,7 @@ impl Render {
         (text::of_token(tokenizer, token), bytes)
     }
 
-    fn chat_logprobs(&self, all: &[TokenLogProb]) -> Value {
+    pub(super) fn chat_logprobs(&self, all: &[TokenLogProb]) -> Value {
         let entry = |token: Token, logprob: f64| {
             let (text, bytes) = self.token(token);
             json!({"token": text, "logprob": finite(logprob), "bytes": bytes})
@@ -107,7 +108,7 @@ impl Render {
 
     /// The older form, of the prompt's tokens if they are scored and of the
     /// answer's; `offsets` are of the text before.
-    fn text_logprobs(
+    pub(super) fn text_logprobs(
         &self,
         prompt: Option<&Scored>,
         all: &[TokenLogProb],
@@ -285,33 +286,23 @@ impl Render {
                 Event::State { .. } => {}
             }
         }
-        let each = parts.iter().enumerate();
-        let choices = each.map(|(i, part)| self.choice(i, part)).collect();
-        let object = match self.kind {
-            Kind::Chat => "chat.completion",
-            Kind::Text => "text_completion",
-        };
-        let mut answer = self.envelope(object, choices);
-        answer.insert("usage".into(), usage(counts));
-        Ok(json_response(StatusCode::OK, &answer.into()))
+        // A long answer takes a processor for a while, which others need not wait
+        // for.
+        let text = tokio::task::block_in_place(|| whole::text(self, &parts, counts))?;
+        Ok(json_text(StatusCode::OK, text))
     }
 
-    fn choice(&self, index: usize, part: &Whole) -> Value {
+    /// All of a choice but its log-probabilities.
+    pub(super) fn choice(&self, index: usize, part: &Whole) -> Value {
         let finish = part.finish.map(|finish| self.finish(finish));
         let all = &part.all;
         if self.kind == Kind::Text {
             let text = self.echoed(index);
-            let scored = all.prompt.as_deref();
-            let mut offsets = Offsets::default();
-            let wanted = self.shape.logprobs;
-            let logprobs = wanted.then(|| self.text_logprobs(scored, &all.logprobs, &mut offsets));
             return json!({
                 "index": index, "text": format!("{text}{}", all.content),
-                "logprobs": logprobs, "finish_reason": finish
+                "logprobs": null, "finish_reason": finish
             });
         }
-        let wanted = self.shape.logprobs;
-        let logprobs = wanted.then(|| self.chat_logprobs(&all.logprobs));
         let mut message = json!({"role": "assistant", "content": all.content, "refusal": null});
         if !all.reasoning.is_empty() && !self.shape.hide_reasoning {
             message["reasoning_content"] = all.reasoning.as_str().into();
@@ -333,15 +324,15 @@ impl Render {
             message["content"] = Value::Null;
         }
         json!({
-            "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish
+            "index": index, "message": message, "logprobs": null, "finish_reason": finish
         })
     }
 }
 
 /// A choice put together again.
 #[derive(Clone, Debug, Default)]
-struct Whole {
-    all: Delta,
+pub(super) struct Whole {
+    pub(super) all: Delta,
     finish: Option<Finish>,
 }
 

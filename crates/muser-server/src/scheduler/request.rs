@@ -6,6 +6,12 @@ use muser_engine::{SamplingParams, Token};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Bytes that a token of an unfinished answer takes, and once more in the text
+/// of its JSON.
+const TEXT: usize = 64;
+/// Bytes of a log-probability, and of its JSON.
+const LOGPROB: usize = 128;
+
 /// What the text of an answer is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -72,6 +78,49 @@ impl Request {
         match &self.task {
             Task::Generate(g) => g.n,
             Task::Embed => 1,
+        }
+    }
+
+    /// Bytes that its tokens and its answer may take: all of the answer where
+    /// it is kept until it is `whole`, what a channel of `events` holds where
+    /// it is sent as it is written.
+    pub(crate) fn memory(&self, whole: bool, events: usize, context: usize) -> u64 {
+        let tokens: usize = self.prompts.iter().map(Vec::len).sum();
+        let prompts = size_of::<Token>() * tokens;
+        let units = self.units();
+        let channel = events + 2 * units;
+        let Task::Generate(g) = &self.task else {
+            // States and their text come to a few numbers beside the model's own.
+            return (prompts + units * 16 * 1024) as u64;
+        };
+        let kept = match whole {
+            false => channel,
+            true => {
+                let left = |prompt: &Vec<Token>| context.saturating_sub(prompt.len());
+                let each = self.prompts.iter().map(left);
+                let each = each.map(|left| g.max_tokens.map_or(left, |most| most.min(left)));
+                each.sum::<usize>().saturating_mul(g.n)
+            }
+        };
+        let token = match g.logprobs {
+            None => TEXT,
+            Some(top) => TEXT + LOGPROB * (top + 1),
+        };
+        // The prompts' tokens are scored once, and written for each choice.
+        let scored = match g.score {
+            true => tokens.saturating_mul(g.n).saturating_mul(token),
+            false => 0,
+        };
+        let all = kept.saturating_mul(token).saturating_add(scored);
+        prompts.saturating_add(all) as u64
+    }
+
+    /// The fields that decide how much that is.
+    pub(crate) fn memory_of(&self) -> &'static str {
+        match &self.task {
+            Task::Generate(g) if g.logprobs.is_some() => "n, max_tokens and logprobs",
+            Task::Generate(_) => "n and max_tokens",
+            Task::Embed => "input",
         }
     }
 

@@ -53,6 +53,12 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
 }
 
+impl Running {
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
@@ -80,6 +86,9 @@ fn options(limits: Limits, keys: &[&str]) -> Options {
         limits,
         api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
         tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
         model_name: "nano".to_owned(),
         unknown_fields: UnknownFields::Refuse,
     }
@@ -150,7 +159,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
 
 pub(crate) fn head(method: &str, path: &str, headers: &str, length: usize) -> String {
     format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\
          Content-Length: {length}\r\n\r\n"
     )
 }
