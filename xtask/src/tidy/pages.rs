@@ -1,4 +1,4 @@
-//! Pages that must keep up with the code.
+//! Checks pages that must change with the code.
 
 use super::{Finding, Tree};
 use muser_ops::{attention, math, reduce};
@@ -15,8 +15,8 @@ fn finding(path: &str, line: usize, what: String, why: &'static str) -> Finding 
     }
 }
 
-/// The change log has a section for the version in the manifest, or one for
-/// what is not released.
+/// Checks that the change log has a section for the version in the manifest or
+/// for unreleased changes.
 pub(super) fn changelog_is_current(tree: &Tree) -> Vec<Finding> {
     let manifest = tree.get("Cargo.toml").unwrap_or_default();
     let version = manifest
@@ -45,8 +45,8 @@ pub(super) fn changelog_is_current(tree: &Tree) -> Vec<Finding> {
     vec![finding(CHANGELOG, 0, what, "users read there what changed")]
 }
 
-/// The constants of the strict lane: a name, and the bits or the number as
-/// the page shows them.
+/// Returns the constants of the strict lane: each name with the bits or number
+/// as the page shows them.
 fn constants() -> Vec<(String, String)> {
     let bits = |name: String, x: f32| (name, format!("{:#010x}", x.to_bits()));
     let mut all = Vec::new();
@@ -75,8 +75,8 @@ fn constants() -> Vec<(String, String)> {
     all
 }
 
-/// Each constant is a row `| name | value |` of the numerics page, with the
-/// code's value, once.
+/// Checks that each constant has exactly one row `| name | value |` on the
+/// numerics page, with the value in the code.
 pub(super) fn constants_are_the_codes(tree: &Tree) -> Vec<Finding> {
     const WHY: &str = "the page and the code are one contract";
     let text = tree.get(NUMERICS).unwrap_or_default();
