@@ -124,7 +124,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let metadata = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let mut findings = edges::edges(&metadata);
     findings.extend(supply::crates(&supply::built(root)?));
-    let rules: [fn(&Tree) -> Vec<Finding>; 13] = [
+    let rules: [fn(&Tree) -> Vec<Finding>; 14] = [
         edges::reference_is_not_default,
         grid::grid,
         manifests::dependencies_say_why,
@@ -137,6 +137,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         sources::no_leftovers,
         pages::changelog_is_current,
         pages::constants_are_the_codes,
+        pages::links_lead_somewhere,
         supply::sources,
     ];
     for rule in rules {
