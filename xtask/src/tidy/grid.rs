@@ -1,5 +1,5 @@
-//! The grid of kernels: a folder a family, a file a level, the same names in
-//! every folder.
+//! Checks the grid of kernels: a folder for each family, a file for each level,
+//! the same names in every folder.
 
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};
