@@ -208,7 +208,8 @@ impl Rounds<'_> {
     /// wraps.
     fn comparable(&self, chain: &Chain) -> bool {
         let end = chain.depth + chain.width * chain.calls;
-        self.swa_full || end <= self.budget.config().window + 512
+        let window = self.budget.config().window();
+        self.swa_full || window.is_none_or(|window| end <= window + 512)
     }
 
     /// Some chains of a side, the first after a warm-up call, each of which

@@ -1,6 +1,8 @@
 //! What several test files share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod parts;
+
 use muser_gguf::Gguf;
 use muser_model::synth::{self, Geometry, Mix};
 use muser_model::{Cache, ModelError, Transformer, Want};
