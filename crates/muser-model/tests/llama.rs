@@ -7,7 +7,7 @@ mod common;
 use common::parts::Parts;
 use common::synthetic;
 use muser_gguf::{GgmlType, Value};
-use muser_model::spec::{Factors, Ffn, Gating, Glu, Pairs, RopeId, Rope, Scaling};
+use muser_model::spec::{Factors, Ffn, Gating, Glu, Pairs, Rope, RopeId, Scaling};
 use muser_model::synth::{Geometry, Mix};
 use muser_model::{Spec, TensorSpec, Use};
 use muser_ops::{Lane, Profile};

@@ -5,7 +5,7 @@ use super::{Arch, Keys, size};
 use crate::ModelError;
 use crate::spec::{
     Attn, Embed, Factors, Ffn, Glu, LayerSpec, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH,
-    Norm, Norms, Out, Pairs, QkNorm, RopeId, Rope, Scaling, Spec,
+    Norm, Norms, Out, Pairs, QkNorm, Rope, RopeId, Scaling, Spec,
 };
 use crate::synth::Geometry;
 use muser_gguf::Value;

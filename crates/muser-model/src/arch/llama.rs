@@ -5,7 +5,7 @@
 use super::{Arch, Keys, size};
 use crate::spec::{
     Attn, Embed, Ffn, Gating, Glu, LayerSpec, MAX_EXPERTS, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS,
-    MAX_WIDTH, Norm, Norms, Out, Pairs, RopeId, Rope, Spec,
+    MAX_WIDTH, Norm, Norms, Out, Pairs, Rope, RopeId, Spec,
 };
 use crate::synth::Geometry;
 use crate::{ModelError, Role};
