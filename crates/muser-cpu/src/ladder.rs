@@ -391,7 +391,8 @@ pub static OPERATIONS: &[Operation] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::table::INVENTORY;
+    use crate::kernels::table::KernelTable;
+    use crate::level::Level;
     use muser_ops::Profile;
     use muser_ops::pinned::project::route;
 
@@ -437,7 +438,9 @@ mod tests {
         named.dedup();
         // Measures of the machine, which compute nothing of a model.
         let of_model = |k: &&&str| !matches!(**k, "int8_peak" | "read");
-        let kernels = INVENTORY.iter().filter(of_model);
+        let table = KernelTable::new(Level::Scalar).unwrap();
+        let inventory = table.inventory();
+        let kernels = inventory.iter().filter(of_model);
         let mut kernels: Vec<String> = kernels.map(|k| (*k).to_owned()).collect();
         kernels.sort_unstable();
         assert_eq!(named, kernels);

@@ -1,10 +1,12 @@
 //! Slabs of 16 rows: the transpositions and the product.
 
 use crate::kernels::quantize::Block;
-use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
+use crate::kernels::slab::superblocks::{Ahead, Chains, Slab, link};
 use crate::simd::avx2::load128;
 use crate::simd::avx512::{fma, load, mul, splat, store};
 use crate::simd::strided::{Strided, Word};
+use muser_levels::level;
+use muser_quant::Superblock;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -20,7 +22,7 @@ pub(crate) const COLUMNS: usize = 8;
 
 /// Asks the second cache for `N` of the lines ahead, from `line` on.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
     for line in line..line + N {
         let address = ahead.from.as_ptr().wrapping_add(ahead.at + 64 * line);
@@ -29,7 +31,7 @@ pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
 }
 /// Asks the first cache for the next block of some rows, from `first` on.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn ask_near<const B: usize, const N: usize>(rows: Rows<'_, B>, first: usize) {
     for r in first..first + N {
         let next = rows.bytes::<B>(r, 0).as_ptr().wrapping_add(B);
@@ -44,21 +46,21 @@ pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
 
 /// 32 bits of each row, out.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
 /// 32 bits of each row.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn line<T: Word>(line: &[T; LANES]) -> __m512i {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
 /// Dword i of vector j to dword j of vector i, in each 128-bit lane.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
     let a = _mm512_unpacklo_epi32(v[0], v[1]);
     let b = _mm512_unpackhi_epi32(v[0], v[1]);
@@ -76,7 +78,7 @@ fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
 /// Rows r and r + 4 share a vector, so that lines come out in the order of the
 /// rows: three shuffles and an insertion a line.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8] {
     let (low, high) = (turned_half(rows, 0, at), turned_half(rows, 8, at));
     let mut lines = [_mm512_setzero_si512(); 8];
@@ -89,7 +91,7 @@ pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8
 /// Of the eight rows from `first` on: dwords t and 4 + t of the first four rows,
 /// then of the other four.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
@@ -100,7 +102,7 @@ fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [_
 }
 /// The four dwords from byte `at` on of each row, as four lines.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
@@ -113,13 +115,13 @@ fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
 }
 /// The f16 values in the low halves of a line.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn low_halves(line: __m512i) -> __m512 {
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(line))
 }
 /// Bytes of each dword, by four indices of it; 0x80 is zero.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
     // Index i of dword e is 4 e + i, in each 128-bit lane.
     let first = u32::from_le_bytes(bytes);
@@ -131,7 +133,7 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
 }
 /// Factors, scales and minima of Q4_K or Q5_K blocks.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let [factors, s, m, low] = turn4(rows, 0);
@@ -164,7 +166,7 @@ pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Sla
 }
 /// Factors and scales of Q6_K blocks.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // The last dword of these is two scales and the factor.
     let factors = turn4(rows, B - 16)[3];
@@ -240,7 +242,7 @@ impl<'a, const N: usize> Columns<'a, N> {
 macro_rules! dots {
     ($name:ident, $op:literal) => {
         #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        #[level(avx512)]
         fn $name<const S: usize, const N: usize>(
             sums: &mut [[__m512i; N]; S],
             w: [__m512i; S],
@@ -355,8 +357,8 @@ dots!(dot_pairs, "vpdpwssd");
 /// One superblock of `S` slabs with the first `N` columns of `x`, which lie
 /// `apart`, added to their chains.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
+#[level(avx512)]
+pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<LANES>; S],
     x: &[Block],
     apart: usize,
@@ -400,8 +402,8 @@ pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
 }
 /// Σ_j s_j · a_j of each column over one of the `parts` of a superblock.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn scaled_sums<F: Format, const S: usize, const N: usize>(
+#[level(avx512)]
+fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     slabs: &[Slab<LANES>; S],
     x: Columns<'_, N>,
     part: usize,
@@ -430,8 +432,8 @@ fn scaled_sums<F: Format, const S: usize, const N: usize>(
 }
 /// What the sums of the activations meet, in each column.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn minima<F: Format, const N: usize>(
+#[level(avx512)]
+fn minima<F: Superblock, const N: usize>(
     slab: &Slab<LANES>,
     x: Columns<'_, N>,
     part: usize,
