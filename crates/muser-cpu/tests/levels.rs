@@ -6,9 +6,10 @@
 //! fails the run, once all groups have run.
 
 use libtest_mimic::{Arguments, Trial};
+use muser_conformance as conformance;
 use muser_cpu::{Cpu, CpuOptions, Level};
 use muser_ops::pinned::{glibc, math};
-use muser_ops::{Backend as _, Lane, OpError, Profile, conformance};
+use muser_ops::{Backend as _, Lane, OpError, Profile};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

@@ -3,7 +3,7 @@
 use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
-use crate::{Backend, OpError, RopeFrequencies};
+use muser_ops::{Backend, OpError, RopeFrequencies};
 
 struct Rope {
     base: f32,

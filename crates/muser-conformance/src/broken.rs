@@ -1,7 +1,7 @@
 //! The oracle with one fault: what the suite must catch.
 
-use crate::oracle::{Oracle, Positions, Rows};
-use crate::{
+use muser_ops::oracle::{Oracle, Positions, Rows};
+use muser_ops::{
     Attention, Backend, BackendInfo, KvLayout, OpError, RopeTable, Weight, norm, project, reduce,
 };
 use muser_quant::q4_k::BlockQ4K;
@@ -392,7 +392,7 @@ impl Backend for Broken {
         if self.0 == Fault::TableRowZero {
             let mut values = x.all();
             for row in values.chunks_mut(x.width).take(rows) {
-                crate::rope::rope(row, table, 0);
+                muser_ops::rope::rope(row, table, 0);
             }
             x.set(&values);
             return Ok(());

@@ -3,7 +3,7 @@
 use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
-use crate::{Backend, OpError};
+use muser_ops::{Backend, OpError};
 
 struct CopyRows {
     width: usize,
