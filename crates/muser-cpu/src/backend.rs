@@ -11,9 +11,10 @@ mod project;
 use self::pinned::TASK_CALLS;
 use crate::bandwidth;
 use crate::buffer::Buffer;
-use crate::kernels::quantize::Block;
+use crate::kernels::quantize::{Block, Groups};
 use crate::kernels::table::KernelTable;
 use crate::kv::Kv;
+use crate::ladder;
 use crate::level::Level;
 use crate::peak;
 use crate::rows::{Output, for_chunks};
@@ -90,7 +91,10 @@ struct Shared {
 /// Room for what an operation makes of its input; rewritten by each.
 #[derive(Default)]
 struct Operands {
+    /// Activations in blocks of 256.
     quantized: Vec<Block>,
+    /// Activations in groups of 32.
+    groups: Vec<Groups>,
     /// Activations rounded to F16, and to BF16.
     rounded: [Vec<f32>; 2],
     /// Attention's result by head and row.
@@ -215,7 +219,14 @@ impl Backend for Cpu {
     }
 
     fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        Ok(weight)
+        if ladder::covers(self.lane, weight.dtype()) {
+            return Ok(weight);
+        }
+        Err(OpError::Format {
+            name: weight.name().to_owned(),
+            dtype: weight.dtype(),
+            lane: self.lane,
+        })
     }
 
     fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {

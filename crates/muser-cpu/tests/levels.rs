@@ -7,7 +7,7 @@
 
 use libtest_mimic::{Arguments, Trial};
 use muser_conformance as conformance;
-use muser_cpu::{Cpu, CpuOptions, Level};
+use muser_cpu::{Cpu, CpuError, CpuOptions, Level, ladder};
 use muser_ops::pinned::{glibc, math};
 use muser_ops::{Backend as _, Lane, OpError, Profile};
 use std::collections::BTreeMap;
@@ -20,20 +20,21 @@ fn main() {
         for lane in [&[Lane::Strict], &pinned[..]].concat() {
             for group in conformance::groups() {
                 let name = group.name();
-                // Three threads on any machine: more than this one may have, so
-                // that tiles end up in unusual hands.
                 let run = move || {
-                    let cpu = Cpu::open(CpuOptions {
-                        threads: Some(3),
-                        level: Some(level),
-                        lane,
-                    })?;
-                    let cpu = cpu.counting();
+                    let cpu = open(level, lane)?.counting();
                     conformance::check(&cpu, name);
                     add_calls(&cpu);
                     Ok(())
                 };
                 let missing = lane.profile().is_some() && !Profile::is_supported();
+                if let Some(dtype) = group.format().filter(|&d| !ladder::covers(lane, d)) {
+                    let trial = Trial::test(format!("{lane}/{name}/{level}/refused"), move || {
+                        conformance::refused(&open(level, lane)?, dtype);
+                        Ok(())
+                    });
+                    trials.push(trial.with_ignored_flag(missing || !level.is_available()));
+                    continue;
+                }
                 let trial = Trial::test(format!("{lane}/{name}/{level}"), run);
                 trials.push(trial.with_ignored_flag(missing || !level.is_available()));
             }
@@ -64,6 +65,16 @@ fn main() {
         eprintln!("kernels that no group has called: {}", missing.join(", "));
         std::process::exit(101);
     }
+}
+
+/// Three threads on any machine: more than this one may have, so that tiles end up
+/// in unusual hands.
+fn open(level: Level, lane: Lane) -> Result<Cpu, CpuError> {
+    Cpu::open(CpuOptions {
+        threads: Some(3),
+        level: Some(level),
+        lane,
+    })
 }
 
 /// Calls of each kernel, by level, of all groups and lanes that ran.

@@ -18,6 +18,7 @@
 //! Written with `proc_macro` alone: what has to be found in a module is where
 //! functions begin, and a parser of all of Rust would double the time of a
 //! clean build of `muser-cpu`.
+#![forbid(unsafe_code)]
 
 mod functions;
 

@@ -17,6 +17,15 @@ macro_rules! define {
             )*)*
         }
 
+        impl Arithmetic {
+            /// The formats of this arithmetic, in the order of the table.
+            pub const fn formats(self) -> &'static [DType] {
+                match self {
+                    $(Self::$arithmetic => &[$(DType::$variant,)*],)*
+                }
+            }
+        }
+
         impl DType {
             /// Every format, in the order of the table.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$variant,)*)*];

@@ -11,16 +11,17 @@ type Rule = (
 );
 
 /// The arrows. Features are no excuse: an optional edge is an edge.
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     ("muser-gguf", &[], &[]),
     ("muser-quant", &[], &[]),
+    ("muser-levels", &[], &[]),
     ("muser-text", &[], &[]),
     ("muser-ops", &["muser-quant"], &[]),
     // A crate of tests: nothing is built on it.
     ("muser-conformance", &["muser-ops", "muser-quant"], &[]),
     (
         "muser-cpu",
-        &["muser-ops", "muser-quant"],
+        &["muser-levels", "muser-ops", "muser-quant"],
         &["muser-conformance"],
     ),
     (

@@ -31,9 +31,10 @@ const UNSAFE: [(&str, &str); 7] = [
 
 /// What each crate's root says of `unsafe`. `deny` where a module of
 /// [`UNSAFE`] lifts it, `forbid` everywhere else.
-const ROOTS: [(&str, &str); 10] = [
+const ROOTS: [(&str, &str); 11] = [
     ("crates/muser-gguf/src/lib.rs", "deny"),
     ("crates/muser-quant/src/lib.rs", "forbid"),
+    ("crates/muser-levels/src/lib.rs", "forbid"),
     ("crates/muser-ops/src/lib.rs", "forbid"),
     ("crates/muser-conformance/src/lib.rs", "forbid"),
     ("crates/muser-cpu/src/lib.rs", "deny"),

@@ -3,14 +3,14 @@
 use super::{Cpu, Operands, Shared, TASK_VALUES};
 use crate::kernels::pinned::float::Order;
 use crate::kernels::products::{Kernel, Product};
-use crate::kernels::quantize::Block;
+use crate::kernels::quantize::{Block, Groups};
 use crate::kernels::table::KernelTable;
 use crate::ladder::{Rung, rungs};
 use crate::rows::{Output, Tile, for_chunks, for_tiles};
 use muser_ops::pinned::dot;
 use muser_ops::pinned::project::Route;
 use muser_ops::{Profile, Weight};
-use muser_quant::{DType, QK};
+use muser_quant::{Arithmetic, DType, QK};
 use std::ops::Range;
 
 /// The formats that the pinned lane rounds activations to.
@@ -67,8 +67,12 @@ impl Cpu {
 
     /// Quantises and rounds what the rungs will read.
     fn prepare(&self, shared: &mut Shared, set: &[&Weight], x: &[f32]) {
-        if set.iter().any(|w| w.dtype().is_k_quant()) {
+        let meets = |arithmetic| set.iter().any(|w| w.dtype().arithmetic() == arithmetic);
+        if meets(Arithmetic::Superblocks) {
             self.quantize(shared, x);
+        }
+        if meets(Arithmetic::Groups) {
+            self.quantize_groups(shared, set[0].cols(), x);
         }
         for (i, dtype) in ROUNDED.into_iter().enumerate() {
             let rounded = |w: &&Weight| w.dtype() == dtype;
@@ -97,6 +101,29 @@ impl Cpu {
             }
         });
     }
+
+    /// Quantises vectors of `cols` values by groups into the room, each filled up
+    /// with zeros to whole blocks of 256.
+    fn quantize_groups(&self, shared: &mut Shared, cols: usize, x: &[f32]) {
+        let folds = cols.div_ceil(QK);
+        let Shared { team, operands } = shared;
+        operands.groups.resize(x.len() / cols * folds, Groups::ZERO);
+        let chunk = TASK_VALUES / QK;
+        for_chunks(team, &mut operands.groups, chunk, |i, out| {
+            for (j, groups) in out.iter_mut().enumerate() {
+                let (column, fold) = ((i * chunk + j) / folds, (i * chunk + j) % folds);
+                let x = &x[column * cols..][..cols][fold * QK..];
+                *groups = match x.first_chunk() {
+                    Some(x) => self.table.quantize_groups(x),
+                    None => {
+                        let mut filled = [0.0; QK];
+                        filled[..x.len()].copy_from_slice(x);
+                        self.table.quantize_groups(&filled)
+                    }
+                };
+            }
+        });
+    }
 }
 
 /// A set's input in every form that its rungs need.
@@ -119,6 +146,11 @@ impl Input<'_> {
                 let blocks = cols / QK;
                 let x = &self.operands.quantized[step.columns.start * blocks..];
                 kernel(w, x, blocks, n, tile);
+            }
+            Kernel::Groups(kernel) => {
+                let folds = cols.div_ceil(QK);
+                let x = &self.operands.groups[step.columns.start * folds..];
+                kernel(w, x, cols, n, tile);
             }
             Kernel::Floats(kernel) => {
                 kernel(w, &self.x[step.columns.start * cols..], cols, n, tile)

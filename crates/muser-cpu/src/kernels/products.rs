@@ -5,7 +5,7 @@
 //! arithmetic of a format is nobody else's.
 
 use super::pinned::float::Order;
-use super::quantize::Block;
+use super::quantize::{Block, Groups};
 use crate::ladder::Family;
 use crate::rows::Tile;
 use muser_levels::levels;
@@ -14,6 +14,8 @@ use muser_quant::DType;
 /// A kernel of a tile of rows (bytes) with some columns of activations: blocks a
 /// column, columns, the tile.
 pub(crate) type OfSuperblocks = fn(&[u8], &[Block], usize, usize, &mut Tile<'_>);
+/// The same of groups: values a column, columns, the tile.
+pub(crate) type OfGroups = fn(&[u8], &[Groups], usize, usize, &mut Tile<'_>);
 /// The same of floats: values a column, columns, the tile.
 pub(crate) type OfFloats = fn(&[u8], &[f32], usize, usize, &mut Tile<'_>);
 /// The same of floats in one of the pinned lane's orders.
@@ -22,6 +24,8 @@ pub(crate) type OfOrderedFloats = fn(&[u8], &[f32], usize, usize, Order, &mut Ti
 /// A kernel, by what its weights meet.
 #[derive(Clone, Copy)]
 pub(crate) enum Kernel {
+    /// Groups of 32 activations.
+    Groups(OfGroups),
     /// Blocks of 256 activations.
     Superblocks(OfSuperblocks),
     /// Activations as they are.
@@ -46,9 +50,11 @@ pub(crate) struct Product {
 pub(crate) mod kernels {
     use super::{Kernel, Product};
     use crate::kernels::matvec;
+    use crate::kernels::matvec::groups::FOLD;
     use crate::kernels::pinned::float::level::ggml_dot;
     use crate::kernels::pinned::narrow::driver::level::narrow;
     use crate::kernels::pinned::narrow::minima;
+    use crate::kernels::slab::groups::driver::level::slab as slab_of_groups;
     use crate::kernels::slab::superblocks::driver::level::slab;
     use crate::kernels::slab::superblocks::link;
     use crate::ladder::Family;
@@ -70,6 +76,26 @@ pub(crate) mod kernels {
                 $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
             )* })*) => {
                 $($(strict!(@$arithmetic $variant, $module, $block);)*)*
+            };
+            (@Groups $variant:ident, $module:ident, $block:ident) => {
+                add(
+                    Family::Matvec,
+                    DType::$variant,
+                    concat!("matvec/", stringify!($module)),
+                    Kernel::Groups(matvec::groups::level::matvec::<
+                        muser_quant::$module::$block,
+                        { FOLD * muser_quant::$module::BYTES },
+                    >),
+                );
+                add(
+                    Family::Slab,
+                    DType::$variant,
+                    concat!("slab/", stringify!($module)),
+                    Kernel::Groups(slab_of_groups::<
+                        muser_quant::$module::$block,
+                        { FOLD * muser_quant::$module::BYTES },
+                    >),
+                );
             };
             (@Superblocks $variant:ident, $module:ident, $block:ident) => {
                 add(

@@ -10,7 +10,7 @@
 use super::attention::Span;
 use super::pinned::attention::{Queries, Single};
 use super::products::{self, Product};
-use super::quantize::Block;
+use super::quantize::{Block, Groups};
 use crate::kv::HeadView;
 use crate::ladder::Family;
 use crate::level::Level;
@@ -135,6 +135,9 @@ macro_rules! table {
 }
 
 table! {
+    /// Quantises eight groups of 32 activations.
+    "quantize/groups" quantize_groups = quantize::level::quantize_groups
+        (x: &[f32; QK]) -> Groups;
     /// Quantises 256 activations.
     "quantize" quantize = quantize::level::quantize (x: &[f32; QK]) -> Block;
     /// Norm of a row.

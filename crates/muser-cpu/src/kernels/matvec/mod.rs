@@ -5,4 +5,5 @@
 //! formats.
 
 pub(crate) mod floats;
+pub(crate) mod groups;
 pub(crate) mod superblocks;

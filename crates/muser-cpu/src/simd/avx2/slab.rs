@@ -37,15 +37,15 @@ pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m256i) {
 /// 32 bits of each row.
 #[inline]
 #[level(avx2)]
-fn line<T: Word>(line: &[T; LANES]) -> __m256i {
+pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
 /// Four activations in every lane.
 #[inline]
 #[level(avx2)]
-fn quad(x: &Block, k: usize) -> __m256i {
-    let q = x.q[4 * k..][..4].as_ptr();
+pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
+    let q = q[4 * k..][..4].as_ptr();
     // SAFETY: the slice expression has checked four bytes; the read is unaligned.
     _mm256_set1_epi32(unsafe { q.cast::<i32>().read_unaligned() })
 }
@@ -219,7 +219,7 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
                 w[s] = line(&slabs[s].codes[k]);
             }
             for n in 0..N {
-                let q = quad(x[n], k);
+                let q = quad(&x[n].q, k);
                 for s in 0..S {
                     let products = _mm256_maddubs_epi16(w[s], q);
                     pairs[s][n] = _mm256_add_epi16(pairs[s][n], products);

@@ -54,7 +54,7 @@ pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m512i) {
 /// 32 bits of each row.
 #[inline]
 #[level(avx512)]
-fn line<T: Word>(line: &[T; LANES]) -> __m512i {
+pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m512i {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
@@ -103,7 +103,7 @@ fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [_
 /// The four dwords from byte `at` on of each row, as four lines.
 #[inline]
 #[level(avx512)]
-fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
+pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi128_si512(load128(rows.bytes::<16>(r, at), 0));
@@ -187,33 +187,40 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
 ///
 /// One pointer and the stride address them all: eight pointers more would not
 /// stay in registers.
-#[derive(Clone, Copy)]
-struct Columns<'a, const N: usize> {
+pub(crate) struct Columns<'a, T, const N: usize> {
     first: *const u8,
     stride: usize,
-    owner: PhantomData<&'a [Block]>,
+    owner: PhantomData<&'a [T]>,
 }
 
-impl<'a, const N: usize> Columns<'a, N> {
+impl<T, const N: usize> Clone for Columns<'_, T, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, const N: usize> Copy for Columns<'_, T, N> {}
+
+impl<'a, T, const N: usize> Columns<'a, T, N> {
     /// The first of `x` and those that lie `apart` from one to the next.
     ///
     /// # Panics
     /// If the last one would lie past `x`.
     #[inline]
-    fn new(x: &'a [Block], apart: usize) -> Self {
+    pub(crate) fn new(x: &'a [T], apart: usize) -> Self {
         const { assert!(N > 0) };
         let last = (N - 1).checked_mul(apart);
         assert!(last.is_some_and(|last| last < x.len()));
         Self {
             first: x.as_ptr().cast(),
-            stride: apart * size_of::<Block>(),
+            stride: apart * size_of::<T>(),
             owner: PhantomData,
         }
     }
 
     /// One of the blocks.
     #[inline]
-    fn block(self, n: usize) -> &'a Block {
+    pub(crate) fn block(self, n: usize) -> &'a T {
         assert!(n < N);
         // SAFETY: `new` has checked that the last block lies in the slice that
         // is borrowed for 'a, and this one lies no further.
@@ -223,7 +230,7 @@ impl<'a, const N: usize> Columns<'a, N> {
     /// Byte `at` of column `n`, of which four bytes may be read.
     #[inline]
     fn word(self, n: usize, at: usize) -> *const u8 {
-        assert!(n < N && at <= size_of::<Block>() - 4);
+        assert!(n < N && at <= size_of::<T>() - 4);
         self.first.wrapping_add(n * self.stride + at)
     }
 }
@@ -243,10 +250,10 @@ macro_rules! dots {
     ($name:ident, $op:literal) => {
         #[inline]
         #[level(avx512)]
-        fn $name<const S: usize, const N: usize>(
+        pub(crate) fn $name<T, const S: usize, const N: usize>(
             sums: &mut [[__m512i; N]; S],
             w: [__m512i; S],
-            x: Columns<'_, N>,
+            x: Columns<'_, T, N>,
             at: usize,
         ) {
             const { assert!(S == 1 || S == 2) };
@@ -364,7 +371,7 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     apart: usize,
     chains: &mut [[Chains<LANES>; S]; N],
 ) {
-    let x = Columns::<N>::new(x, apart);
+    let x = Columns::<Block, N>::new(x, apart);
     // Parts of a superblock with a link of their own.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
@@ -405,7 +412,7 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
 #[level(avx512)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     slabs: &[Slab<LANES>; S],
-    x: Columns<'_, N>,
+    x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,
 ) -> [[__m512i; N]; S] {
@@ -435,7 +442,7 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
 #[level(avx512)]
 fn minima<F: Superblock, const N: usize>(
     slab: &Slab<LANES>,
-    x: Columns<'_, N>,
+    x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,
 ) -> [__m512i; N] {

@@ -82,10 +82,7 @@ fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
 #[level(avx2)]
 pub(crate) fn less_bias(sums: __m256i, x: &Groups, bias: i32) -> __m256i {
     let of_codes = _mm256_cvtepi16_epi32(v::load_sums8(&x.sums));
-    _mm256_sub_epi32(
-        sums,
-        _mm256_mullo_epi32(of_codes, _mm256_set1_epi32(bias)),
-    )
+    _mm256_sub_epi32(sums, _mm256_mullo_epi32(of_codes, _mm256_set1_epi32(bias)))
 }
 
 /// The fold by halves of f32(S) · (d · y), a lane a group.
