@@ -39,15 +39,7 @@ impl Tensor {
 
 /// The format in which the backends know a file's type; `None` if they do not.
 pub(crate) fn dtype(ty: GgmlType) -> Option<DType> {
-    Some(match ty {
-        GgmlType::F32 => DType::F32,
-        GgmlType::F16 => DType::F16,
-        GgmlType::BF16 => DType::BF16,
-        GgmlType::Q4_K => DType::Q4K,
-        GgmlType::Q5_K => DType::Q5K,
-        GgmlType::Q6_K => DType::Q6K,
-        _ => return None,
-    })
+    DType::from_ggml_type(ty.id())
 }
 
 /// Takes tensors and remembers which.
@@ -165,11 +157,11 @@ fn describe<'a>(
             found,
         });
     }
-    let usable = dtype(info.ty).filter(|t| !(role.is_norm() && t.is_k_quant()));
+    let usable = dtype(info.ty).filter(|t| !(role.is_norm() && t.is_quantized()));
     let Some(dtype) = usable else {
         let expected = match role.is_norm() {
             true => "F32, F16 or BF16",
-            false => "Q4_K, Q5_K, Q6_K, F16, BF16 or F32",
+            false => DType::NAMES,
         };
         let found = info.ty;
         return Err(ModelError::TensorType {

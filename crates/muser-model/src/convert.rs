@@ -2,7 +2,7 @@
 
 use crate::ModelError;
 use crate::bind::dtype;
-use crate::synth::{file_type, ggml_type};
+use crate::synth::ggml_type;
 use muser_gguf::{DataWriter, Gguf, TensorInfo, Writer};
 use muser_quant::{DType, bf16, f16};
 use std::io::Write;
@@ -31,20 +31,20 @@ pub fn convert(
     out: &mut impl Write,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), ModelError> {
-    if to.is_k_quant() {
+    if to.is_quantized() {
         return Err(ModelError::Target { found: to });
     }
     let target = |info: &TensorInfo| if info.dims.len() == 1 { DType::F32 } else { to };
     let mut writer = Writer::new();
     for entry in gguf.metadata().iter() {
         if entry.key == FILE_TYPE {
-            writer.metadata(FILE_TYPE, file_type(to))?;
+            writer.metadata(FILE_TYPE, to.file_type())?;
         } else {
             writer.metadata(entry.key.as_str(), entry.value.clone())?;
         }
     }
     if gguf.metadata().get(FILE_TYPE).is_none() {
-        writer.metadata(FILE_TYPE, file_type(to))?;
+        writer.metadata(FILE_TYPE, to.file_type())?;
     }
     let mut total = 0u64;
     for info in gguf.tensors() {
@@ -68,7 +68,7 @@ pub fn convert(
 fn source(info: &TensorInfo) -> Result<DType, ModelError> {
     dtype(info.ty).ok_or_else(|| ModelError::TensorType {
         name: info.name.clone(),
-        expected: "Q4_K, Q5_K, Q6_K, F16, BF16 or F32",
+        expected: DType::NAMES,
         found: info.ty,
     })
 }

@@ -10,6 +10,7 @@ use muser_gguf::{GgmlType, Gguf, Value, Writer};
 use muser_model::synth::{Geometry, Mix};
 use muser_model::{Config, POST_NORM_EPS};
 use muser_ops::{Lane, Profile};
+use muser_quant::DType;
 
 /// A file taken apart, to be changed and put together again.
 struct Parts {
@@ -291,7 +292,7 @@ fn each_wrong_key_is_refused() {
 
 #[test]
 fn each_wrong_tensor_is_refused() {
-    use GgmlType::{F32, Q4_0, Q4_K};
+    use GgmlType::{F32, IQ1_S, Q4_K};
     let s = Parts::sound;
     for (name, dims) in [
         ("token_embd.weight", "[256, 256]"),
@@ -329,8 +330,11 @@ fn each_wrong_tensor_is_refused() {
         .refused("tensor \"blk.0.attn_output.weight\": expected dimensions [256, 256], found [256, 256, 2]");
     s().set("vocab_size", 255u32)
         .refused("tensor \"token_embd.weight\": expected dimensions [256, 255], found [256, 256]");
-    s().tensor("blk.1.ffn_up.weight", &[256, 256], Q4_0)
-        .refused("tensor \"blk.1.ffn_up.weight\": expected Q4_K, Q5_K, Q6_K, F16, BF16 or F32, found Q4_0");
+    s().tensor("blk.1.ffn_up.weight", &[256, 256], IQ1_S)
+        .refused(&format!(
+            "tensor \"blk.1.ffn_up.weight\": expected {}, found IQ1_S",
+            DType::NAMES
+        ));
     s().tensor("output_norm.weight", &[256], Q4_K)
         .refused("tensor \"output_norm.weight\": expected F32, F16 or BF16, found Q4_K");
 }

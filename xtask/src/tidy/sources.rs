@@ -31,7 +31,7 @@ const UNSAFE: [(&str, &str); 7] = [
 
 /// What each crate's root says of `unsafe`. `deny` where a module of
 /// [`UNSAFE`] lifts it, `forbid` everywhere else.
-const ROOTS: [(&str, &str); 11] = [
+const ROOTS: [(&str, &str); 13] = [
     ("crates/muser-gguf/src/lib.rs", "deny"),
     ("crates/muser-quant/src/lib.rs", "forbid"),
     ("crates/muser-levels/src/lib.rs", "forbid"),
@@ -42,6 +42,8 @@ const ROOTS: [(&str, &str); 11] = [
     ("crates/muser-text/src/lib.rs", "forbid"),
     ("crates/muser-engine/src/lib.rs", "forbid"),
     ("crates/muser-server/src/lib.rs", "forbid"),
+    ("crates/muser-bench/src/lib.rs", "forbid"),
+    ("crates/muser-bench/src/main.rs", "forbid"),
     ("xtask/src/main.rs", "forbid"),
 ];
 
