@@ -20,6 +20,7 @@ mod error;
 mod fields;
 mod grammar;
 mod keys;
+mod limits;
 mod listen;
 mod metrics;
 mod options;
@@ -28,6 +29,8 @@ mod scheduler;
 mod tls;
 
 pub use error::ApiError;
+pub use grammar::grammar_worker;
+pub use limits::{GrammarLimits, SchemaLimits};
 pub use options::{Limits, Options, StartError, TlsFiles};
 
 use api::{App, Ids};
@@ -97,6 +100,7 @@ impl Server {
             fingerprint,
             created: api::now(),
             grammars: OnceLock::new(),
+            grammar_worker: options.grammar_worker.clone(),
             ids: Ids::new(),
             reading: Arc::new(Semaphore::new(api::body::READING)),
         });

@@ -1,5 +1,7 @@
 //! How the server is to run.
 
+use crate::limits::{GrammarLimits, SchemaLimits};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,6 +27,10 @@ pub struct Limits {
     pub read_time: Duration,
     /// For running answers once the server is to end.
     pub grace: Duration,
+    /// What schemas may be.
+    pub schema: SchemaLimits,
+    /// What constrained decoding may take.
+    pub grammar: GrammarLimits,
 }
 
 impl Default for Limits {
@@ -39,6 +45,8 @@ impl Default for Limits {
             request_time: Duration::from_secs(600),
             read_time: Duration::from_secs(30),
             grace: Duration::from_secs(30),
+            schema: SchemaLimits::default(),
+            grammar: GrammarLimits::default(),
         }
     }
 }
@@ -65,6 +73,10 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     /// The model's name in requests and answers.
     pub model_name: String,
+    /// Command line of a process that calls [`crate::grammar_worker`]. Without
+    /// one, grammars are compiled in this process: a schema that makes the
+    /// grammar library overflow its stack then ends the server.
+    pub grammar_worker: Option<Vec<OsString>>,
 }
 
 /// Why the server did not start.
@@ -164,6 +176,7 @@ mod tests {
             api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
             tls: tls.then_some(files),
             model_name: "m".into(),
+            grammar_worker: None,
         }
     }
 

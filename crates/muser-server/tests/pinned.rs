@@ -58,6 +58,7 @@ fn answers_beside_each_other_are_the_engines_own() {
         api_keys: Vec::new(),
         tls: None,
         model_name: "nano".into(),
+        grammar_worker: None,
     };
     let server = Server::start(model.clone(), options).unwrap();
     let address = server.address();

@@ -7,7 +7,7 @@ use super::render::{Kind, Render};
 use super::stream;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
-use crate::grammar::{Grammar, Tool, string_parameters};
+use crate::grammar::{Constraint, Tool, parameter_types};
 use crate::scheduler::{Format, Generate, Request, Task};
 use axum::extract::State;
 use axum::response::Response;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 struct Parsed {
     request: Request,
+    /// What the answer has to fit.
+    constraint: Option<Constraint>,
     stream: bool,
     include_usage: bool,
     logprobs: bool,
@@ -26,9 +28,16 @@ pub(super) async fn chat(
     State(app): State<Arc<App>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
+    let client = 0;
     let body = fields(&app, request).await?;
     let shared = app.clone();
-    let parsed = body.read(move |f| parse(&shared, f)).await?;
+    let mut parsed = body.read(move |f| parse(&shared, f)).await?;
+    if let (Some(constraint), Task::Generate(generate)) =
+        (parsed.constraint, &mut parsed.request.task)
+    {
+        let grammars = app.grammars()?.clone();
+        generate.grammar = Some(grammars.admit(client, constraint).await?);
+    }
     let choices = parsed.request.units();
     let events = app.handle.submit(parsed.request)?;
     let render = Render::new(app, Kind::Chat, choices, parsed.logprobs);
@@ -51,6 +60,8 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
         return Err(ApiError::field("top_logprobs", reason));
     }
     let tools = tools(&mut f)?;
+    let schemas = tools.iter().map(|t| &t.parameters);
+    app.limits.schema.check_tools(schemas)?;
     let choice = tool_choice(&mut f, &tools)?;
     let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true);
     let format = response_format(&mut f)?;
@@ -63,7 +74,7 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
         reason: effort.is_none_or(|e| e != "none"),
         format,
     };
-    let grammar = grammar(app, &tools, &choice, &wanted)?;
+    let constraint = constraint(app, &tools, &choice, &wanted)?;
     let (_, prompt) = app.guard.chat(&app.codec, messages, options)?;
     let prompts = vec![prompt];
     check_lengths(app, "messages", &prompts, true)?;
@@ -77,12 +88,14 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
             Some(_) => Format::Messages { tools: calls },
             None => Format::Plain,
         },
-        grammar,
-        strings: string_parameters(&tools),
+        // Compiled once the request is read.
+        grammar: None,
+        parameters: parameter_types(&tools, &app.limits.schema),
         ignore_end: common.ignore_end,
         n: common.n,
     };
     Ok(Parsed {
+        constraint,
         request: Request {
             prompts,
             task: Task::Generate(Box::new(generate)),
@@ -101,34 +114,36 @@ struct Wanted {
     parallel: bool,
     /// Reasoning before a constrained answer.
     reason: bool,
-    /// The schema.
-    format: Option<Value>,
+    /// The schema, and the field that has it.
+    format: Option<(&'static str, Value)>,
 }
 
-fn grammar(
+/// What the answer has to fit. Where a tool has to be called, the call is all
+/// that is decoded, whatever the answer after it is to be.
+fn constraint(
     app: &App,
     tools: &[Tool],
     choice: &Choice,
     wanted: &Wanted,
-) -> Result<Option<Grammar>, ApiError> {
-    let must_call = match choice {
-        Choice::None | Choice::Auto => None,
-        Choice::Required => Some(tools.to_vec()),
-        Choice::Named(name) => Some(tools.iter().filter(|t| t.name == *name).cloned().collect()),
+) -> Result<Option<Constraint>, ApiError> {
+    let called = |tool: &Tool| match choice {
+        Choice::None | Choice::Auto => false,
+        Choice::Required => true,
+        Choice::Named(name) => tool.name == *name,
     };
-    let Wanted {
-        parallel,
-        reason,
-        format,
-    } = wanted;
-    match (must_call, format) {
-        (None, None) => Ok(None),
-        (Some(_), Some(_)) => {
-            let reason = "expected no response_format where a tool has to be called";
-            Err(ApiError::field("response_format", reason))
+    let must_call: Vec<(usize, &Tool)> = tools
+        .iter()
+        .enumerate()
+        .filter(|(_, t)| called(t))
+        .collect();
+    let (parallel, reason) = (wanted.parallel, wanted.reason);
+    match &wanted.format {
+        _ if !must_call.is_empty() => {
+            let grammars = app.grammars()?;
+            grammars.calls(&must_call, parallel, reason).map(Some)
         }
-        (Some(tools), None) => app.grammars()?.calls(&tools, *parallel, *reason).map(Some),
-        (None, Some(schema)) => app.grammars()?.json(schema, *reason).map(Some),
+        None => Ok(None),
+        Some((param, schema)) => app.grammars()?.json(param, schema, reason).map(Some),
     }
 }
 
@@ -365,13 +380,13 @@ fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, ApiError> {
 }
 
 /// The schema that the answer has to fit, if one is asked for.
-fn response_format(f: &mut Fields) -> Result<Option<Value>, ApiError> {
+fn response_format(f: &mut Fields) -> Result<Option<(&'static str, Value)>, ApiError> {
     let Some(mut format) = f.object("response_format")? else {
         return Ok(None);
     };
     let schema = match format.string("type")?.as_deref() {
         Some("text") => None,
-        Some("json_object") => Some(json!({"type": "object"})),
+        Some("json_object") => Some(("response_format", json!({"type": "object"}))),
         Some("json_schema") => {
             let name = format.name("json_schema");
             let missing = ApiError::field(name, "expected an object, found none");
@@ -382,7 +397,7 @@ fn response_format(f: &mut Fields) -> Result<Option<Value>, ApiError> {
             inner.flag("strict")?;
             let schema = inner.require("schema")?;
             inner.finish()?;
-            Some(schema)
+            Some(("response_format.json_schema.schema", schema))
         }
         _ => {
             let reason = "expected text, json_object or json_schema";

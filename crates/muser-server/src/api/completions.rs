@@ -87,7 +87,7 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
         logprobs,
         format: Format::Plain,
         grammar: None,
-        strings: HashMap::new(),
+        parameters: HashMap::new(),
         ignore_end: common.ignore_end,
         n: common.n,
     };

@@ -24,6 +24,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use muser_engine::Codec;
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,15 +48,21 @@ pub(crate) struct App {
     pub(crate) fingerprint: String,
     pub(crate) created: u64,
     /// Made when first asked for: a walk over the vocabulary.
-    pub(crate) grammars: OnceLock<Result<Grammars, ApiError>>,
+    pub(crate) grammars: OnceLock<Result<Arc<Grammars>, ApiError>>,
+    /// Command line of what compiles grammars.
+    pub(crate) grammar_worker: Option<Vec<OsString>>,
     pub(crate) ids: Ids,
     /// Places for bodies in memory.
     pub(crate) reading: Arc<Semaphore>,
 }
 
 impl App {
-    pub(crate) fn grammars(&self) -> Result<&Grammars, ApiError> {
-        let made = self.grammars.get_or_init(|| Grammars::new(&self.codec));
+    pub(crate) fn grammars(&self) -> Result<&Arc<Grammars>, ApiError> {
+        let made = self.grammars.get_or_init(|| {
+            let (worker, limits) = (self.grammar_worker.as_deref(), &self.limits);
+            let (grammar, schema) = (limits.grammar.clone(), limits.schema.clone());
+            Grammars::new(&self.codec, worker, grammar, schema).map(Arc::new)
+        });
         made.as_ref().map_err(Clone::clone)
     }
 

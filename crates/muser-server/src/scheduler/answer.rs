@@ -3,9 +3,10 @@
 use super::{Counts, Delta, Finish, Format, Generate, TokenLogProb};
 use crate::atem::{Channel, Mark, Reader};
 use crate::error::ApiError;
-use crate::grammar::Grammar;
+use crate::grammar::Masks;
 use muser_engine::{Codec, LogProbs, Sampler, StopMatcher, Token};
 use muser_text::StreamDecoder;
+use std::time::Duration;
 
 /// The state of one answer.
 pub(crate) struct Answer {
@@ -15,7 +16,11 @@ pub(crate) struct Answer {
     /// Takes messages apart; `None` where text is text.
     reader: Option<Reader>,
     stop: StopMatcher,
-    grammar: Option<Grammar>,
+    /// What may be written, if that is not anything.
+    masks: Option<Masks>,
+    /// Tokens of reasoning after which a constrained answer has to begin, and
+    /// the token that ends reasoning.
+    reasoning: Option<(usize, Token)>,
     logprobs: Option<usize>,
     max_tokens: Option<usize>,
     counts: Counts,
@@ -24,6 +29,8 @@ pub(crate) struct Answer {
 /// What comes after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
+    /// Which tokens may come is not known yet: ask again.
+    Later,
     /// The token goes through the model.
     Next(Token),
     /// The answer is complete.
@@ -52,14 +59,21 @@ impl Answer {
         }
         let reader = match generate.format {
             Format::Plain => None,
-            Format::Messages { tools } => Some(Reader::new(tools, generate.strings.clone())),
+            Format::Messages { tools } => Some(Reader::new(tools, generate.parameters.clone())),
         };
+        let masks = generate.grammar.as_ref().map(Masks::new).transpose()?;
+        let end = tokenizer.as_ref().ok().and_then(|t| t.id_of("<|eom|>"));
+        let reasoning = generate.grammar.as_ref().zip(end).map(|(grammar, end)| {
+            let half = generate.max_tokens.map_or(usize::MAX, |most| most / 2);
+            (grammar.reasoning().min(half), end)
+        });
         Ok(Self {
             sampler: Sampler::new(sampling, vocab)?,
             decoder: tokenizer.ok().map(|t| StreamDecoder::new(t, false)),
             reader,
             stop: StopMatcher::new(&generate.stop)?,
-            grammar: generate.grammar.clone(),
+            masks,
+            reasoning,
             logprobs: generate.logprobs,
             max_tokens: generate.max_tokens,
             counts: Counts::default(),
@@ -71,28 +85,41 @@ impl Answer {
         self.counts
     }
 
-    /// Chooses the next token after `history` and says what it adds.
+    /// Chooses the next token after `history` and says what it adds. A mask that
+    /// is not there is waited for as long as `patience` lasts.
     pub(crate) fn step(
         &mut self,
         logits: &[f32],
         history: &[Token],
         context: usize,
         codec: &Codec,
+        patience: Duration,
     ) -> Result<(Delta, Outcome), ApiError> {
         let mut delta = Delta::default();
         if self.max_tokens == Some(0) {
             return Ok((delta, Outcome::Done(Finish::Length)));
         }
-        let allowed = self.grammar.as_mut().map(Grammar::allowed).transpose()?;
-        let allowed = allowed.as_ref().map(|set| set.as_slice());
-        let token = self.sampler.sample_among(logits, history, allowed)?;
+        if let Some(masks) = &mut self.masks
+            && !masks.ready(patience)?
+        {
+            return Ok((delta, Outcome::Later));
+        }
+        let allowed = self.masks.as_ref().and_then(Masks::mask);
+        let token = match (allowed, self.reasoned_enough()) {
+            (Some(mask), Some(end)) if mask.is_allowed(end) => end,
+            _ => {
+                let allowed = allowed.map(|mask| mask.as_slice());
+                self.sampler.sample_among(logits, history, allowed)?
+            }
+        };
         if codec.is_end(token) {
-            self.flush(&mut delta);
+            self.flush(false, &mut delta);
             return Ok((delta, Outcome::Done(self.natural_end())));
         }
-        if let Some(grammar) = &mut self.grammar {
-            grammar.push(token)?;
-        }
+        let complete = match &mut self.masks {
+            Some(masks) => masks.push(token)?,
+            None => false,
+        };
         self.counts.completion += 1;
         if self.counts_as_content(token, codec) {
             delta.logprobs.extend(self.logprob(logits, token));
@@ -100,15 +127,22 @@ impl Answer {
         if self.text(token, codec, &mut delta)? {
             return Ok((delta, Outcome::Done(Finish::Stop)));
         }
-        let complete = self.grammar.as_ref().is_some_and(Grammar::is_complete);
         let full = self.max_tokens.is_some_and(|n| self.counts.completion >= n);
         let finish = match (complete, full || history.len() >= context) {
             (true, _) => self.natural_end(),
             (_, true) => Finish::Length,
             _ => return Ok((delta, Outcome::Next(token))),
         };
-        self.flush(&mut delta);
+        self.flush(finish == Finish::Length, &mut delta);
         Ok((delta, Outcome::Done(finish)))
+    }
+
+    /// The token that has to end the reasoning now, if so.
+    fn reasoned_enough(&self) -> Option<Token> {
+        let reader = self.reader.as_ref()?;
+        let (most, end) = self.reasoning?;
+        let enough = reader.channel() == Channel::Reasoning && self.counts.reasoning >= most;
+        enough.then_some(end)
     }
 
     fn natural_end(&self) -> Finish {
@@ -191,8 +225,9 @@ impl Answer {
         stop.is_some()
     }
 
-    /// What was held back, now that nothing follows.
-    fn flush(&mut self, delta: &mut Delta) {
+    /// What was held back, now that nothing follows; `cut` where the answer was
+    /// to go on.
+    fn flush(&mut self, cut: bool, delta: &mut Delta) {
         let decoder = self.decoder.as_mut();
         let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
         let stopped = match &mut self.reader {
@@ -200,7 +235,7 @@ impl Answer {
             Some(reader) => {
                 let mut raw = Delta::default();
                 reader.text(&rest, &mut raw);
-                reader.finish(&mut raw);
+                reader.finish(cut, &mut raw);
                 self.pass(raw, delta)
             }
         };

@@ -21,6 +21,8 @@ const LEAST: usize = 16;
 const STALL: Duration = Duration::from_secs(60);
 /// How often a stalled channel is looked at.
 const NAP: Duration = Duration::from_millis(5);
+/// How long a mask that is late may hold up other answers.
+const MASK: Duration = Duration::from_millis(1);
 /// Tokens of a vocabulary from which on a choice is worth a thread.
 const LARGE_VOCAB: usize = 32_768;
 /// A common prefix worth a snapshot of its own.
@@ -93,14 +95,14 @@ impl<B: Backend> Slot<B> {
     }
 
     /// Chooses the next token; nothing for an embedding.
-    fn step(&mut self, codec: &Codec, context: usize) {
+    fn step(&mut self, codec: &Codec, context: usize, patience: Duration) {
         let Some(answer) = &mut self.answer else {
             return;
         };
         self.is_first = answer.counts().completion == 0;
         let (logits, history) = (self.session.logits(), self.session.tokens());
         let logits = logits.map_err(ApiError::from);
-        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec)));
+        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec, patience)));
     }
 
     fn counts(&self) -> Counts {
@@ -253,7 +255,8 @@ impl<B: Backend> Scheduler<B> {
             return true;
         }
         let ready: Vec<usize> = (0..self.slots.len()).filter(|&i| self.after(i)).collect();
-        self.step();
+        // While nothing else moves there is time to wait for masks.
+        self.step(if rows == 0 { NAP } else { MASK });
         for &i in &ready {
             self.tell(i);
         }
@@ -493,6 +496,10 @@ impl<B: Backend> Scheduler<B> {
         if slot.stalled.is_some() {
             return false;
         }
+        if slot.ready {
+            // It waits for its mask.
+            return true;
+        }
         let rows = std::mem::take(&mut slot.rows);
         if slot.next.take().is_none() {
             self.shared.metrics.prompt_tokens.inc_by(rows as u64);
@@ -518,7 +525,7 @@ impl<B: Backend> Scheduler<B> {
     /// Chooses the next tokens of all slots that are ready. With a large
     /// vocabulary a choice takes milliseconds, so slots share the processors
     /// then; each has its own sampler and state, so the order is nobody's.
-    fn step(&mut self) {
+    fn step(&mut self, patience: Duration) {
         let (codec, context) = (self.model.codec(), self.context);
         let slots = self.slots.iter_mut().flatten();
         let mut ready: Vec<&mut Slot<B>> = slots.filter(|s| s.ready).collect();
@@ -531,11 +538,15 @@ impl<B: Backend> Scheduler<B> {
             let mut shares = ready.chunks_mut(each);
             let own = shares.next();
             for share in shares {
-                scope.spawn(move || share.iter_mut().for_each(|s| s.step(codec, context)));
+                scope.spawn(move || {
+                    share
+                        .iter_mut()
+                        .for_each(|s| s.step(codec, context, patience))
+                });
             }
             own.into_iter()
                 .flatten()
-                .for_each(|s| s.step(codec, context));
+                .for_each(|s| s.step(codec, context, patience));
         });
     }
 
@@ -603,6 +614,10 @@ impl<B: Backend> Scheduler<B> {
                 return;
             }
         };
+        if outcome == Outcome::Later {
+            slot.ready = true;
+            return;
+        }
         let now = Instant::now();
         if slot.is_first {
             let since = now - slot.unit.job.arrived;
@@ -617,6 +632,8 @@ impl<B: Backend> Scheduler<B> {
             slot.unit.send(Event::Delta { choice, delta });
         }
         match outcome {
+            // Asked again above.
+            Outcome::Later => {}
             Outcome::Next(token) => slot.next = Some(token),
             Outcome::Done(finish) => {
                 let counts = slot.counts();

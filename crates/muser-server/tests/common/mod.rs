@@ -68,6 +68,7 @@ pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Runni
         api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
         tls: None,
         model_name: "nano".to_owned(),
+        grammar_worker: Some(vec![env!("CARGO_BIN_EXE_grammar-worker").into()]),
     };
     let server = Server::start(model(threads), options).unwrap();
     Running {

@@ -116,6 +116,7 @@ fn options(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<Options> {
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     let cache_bytes = args.cache_mib.checked_mul(1 << 20);
     let cache_bytes = cache_bytes.ok_or_else(|| Usage("--cache-mib is too large".to_owned()))?;
+    let program = std::env::current_exe().context("the program's own file")?;
     Ok(Options {
         address: SocketAddr::new(args.host, args.port),
         limits: Limits {
@@ -132,6 +133,7 @@ fn options(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<Options> {
         api_keys: args.api_key_file.as_deref().map_or(Ok(Vec::new()), keys)?,
         tls: tls.map(|(certificates, key)| TlsFiles { certificates, key }),
         model_name: args.name.clone().unwrap_or_else(|| name(loaded)),
+        grammar_worker: Some(vec![program.into(), "grammar-worker".into()]),
     })
 }
 
