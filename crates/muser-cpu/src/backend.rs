@@ -9,13 +9,12 @@ mod pinned;
 mod project;
 
 use self::pinned::TASK_CALLS;
-use crate::bandwidth;
 use crate::buffer::Buffer;
 use crate::kernels::quantize::Block;
 use crate::kernels::table::{INVENTORY, KernelTable};
 use crate::kv::Kv;
 use crate::level::Level;
-use crate::peak;
+use crate::roofline::{bandwidth, int8_peak};
 use crate::rows::{Output, for_chunks};
 use crate::team::{MAX_THREADS, Team};
 use muser_ops::pinned::check_head;
@@ -153,7 +152,7 @@ impl Cpu {
     /// threads reach with operands in registers, the best of several passes;
     /// `None` at a level without int8 dot products.
     pub fn int8_peak(&self) -> Option<f64> {
-        peak::measure(&mut self.lock().team, self.threads, &self.table)
+        int8_peak::measure(&mut self.lock().team, self.threads, &self.table)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {

@@ -5,7 +5,6 @@
 /// A kernel belongs to exactly one lane. A tensor or a width that a lane does
 /// not cover is refused by name; no lane falls back to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Lane {
     /// One answer: the same bits however it is computed. Version 1.
     #[default]
@@ -71,7 +70,6 @@ impl std::fmt::Display for Lane {
 /// A reference profile: a build of llama.cpp and the settings that it runs
 /// with, as far as bits depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Profile {
     /// Built for AVX2, FMA and F16C: float vectors of 8 lanes.
     LlamaCppAvx2,

@@ -6,7 +6,7 @@
 //!   "lane": "pinned", "lane_version": 1, "profile": "llamacpp-avx512",
 //!   "threads": 2,
 //!   "muser": "0.1.0",
-//!   "model": { "name": "glimmer-nano-q4_k_m.gguf", "sha256": "…" },
+//!   "model": { "name": "glimmer-nano-2-q4_k_m.gguf", "sha256": "…" },
 //!   "calls": [1, 4, 16],
 //!   "tokens": [ … ],
 //!   "logits": { "rows": 21, "columns": 4096, "sha256": "…" },
@@ -16,6 +16,7 @@
 //!
 //! The SHA-256 of logits is that of their little-endian f32, row after row.
 
+use crate::input;
 use anyhow::Context as _;
 use muser_ops::Lane;
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,7 @@ impl Receipt {
 
     /// Reads one and checks that it is consistent.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path).context("cannot be read")?;
+        let text = input::text(path, input::MOST_RECEIPT)?;
         Self::parse(&text)
     }
 

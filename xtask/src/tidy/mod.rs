@@ -11,8 +11,10 @@ mod grid;
 mod manifests;
 mod pages;
 mod sources;
+mod supply;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -105,18 +107,23 @@ fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(out.stdout).map_err(|e| format!("{program}: output is not UTF-8: {e}"))
 }
 
+/// The cargo that runs this program, else the one on the path.
+pub(crate) fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 /// Every finding in the repository at `root`, in order of path and line.
 fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let tree = Tree::read(root)?;
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let metadata = output(
-        Command::new(cargo)
+        Command::new(cargo())
             .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
             .current_dir(root),
     )?;
     let metadata = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let mut findings = edges::edges(&metadata);
-    let rules: [fn(&Tree) -> Vec<Finding>; 12] = [
+    findings.extend(supply::crates(&supply::built(root)?));
+    let rules: [fn(&Tree) -> Vec<Finding>; 13] = [
         edges::reference_is_not_default,
         grid::grid,
         manifests::dependencies_say_why,
@@ -129,6 +136,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         sources::no_leftovers,
         pages::changelog_is_current,
         pages::constants_are_the_codes,
+        supply::sources,
     ];
     for rule in rules {
         findings.extend(rule(&tree));

@@ -241,15 +241,22 @@ impl Calls {
             }
             Place::Call => {}
             Place::Text { .. } => {
-                let piece = escaped(&held) + if cut { "" } else { "\"" };
+                // What may be the mark's beginning is no text yet.
+                let end = if cut {
+                    tail(&held, PARAMETER_END)
+                } else {
+                    held.len()
+                };
+                let piece = escaped(&held[..end]) + if cut { "" } else { "\"" };
                 self.begin_text(&piece, out);
             }
             Place::Json { key, types, .. } if cut => {
                 let comma = if self.arguments > 0 { "," } else { "" };
+                let held = &held[..tail(&held, PARAMETER_END)];
                 let json = held.trim_start();
                 let quoted = types.has(Types::STRING) && !json.starts_with(['"', '{', '[']);
                 let value = match quoted {
-                    true => format!("\"{}", escaped(&held)),
+                    true => format!("\"{}", escaped(held)),
                     false => json.to_owned(),
                 };
                 if !value.is_empty() {

@@ -149,19 +149,24 @@ impl Reader {
         }
     }
 
-    /// The answer is over; `cut` if it was to go on.
+    /// The answer is over, complete or `cut` off. Of one that is cut off, an open
+    /// call stays open, with its arguments as far as they were written.
     pub(crate) fn finish(&mut self, cut: bool, out: &mut Delta) {
-        if self.channel == Channel::Tool {
-            self.calls.finish(cut, out);
-        }
-        if self.channel == Channel::Header && self.header_tokens > 0 {
-            // It never ended, so it was none; a header that a mark began is
-            // not shown, nor what is the beginning of one.
-            let header = std::mem::take(&mut self.header);
-            let begins = cut && " to=".starts_with(header.as_str());
-            if !begins && !header.contains("to=") && header.trim() != "assistant" {
-                out.content.push_str(&header);
+        match self.channel {
+            Channel::Tool => self.calls.finish(cut, out),
+            Channel::Header if self.header_tokens > 0 => {
+                // It never ended, so it was none; a header that a mark began is
+                // not shown, nor one that could have become one.
+                let header = std::mem::take(&mut self.header);
+                let begun = header.trim_start();
+                let hidden = header.contains("to=")
+                    || header.trim() == "assistant"
+                    || cut && ("to=".starts_with(begun) || "assistant to=".starts_with(begun));
+                if !hidden {
+                    out.content.push_str(&header);
+                }
             }
+            Channel::Header | Channel::Content | Channel::Reasoning => {}
         }
     }
 }
@@ -174,6 +179,10 @@ mod tests {
     /// Reads an answer in which control tokens are written out, its texts cut
     /// into pieces of `size` characters.
     fn read(answer: &str, size: usize, tools: bool) -> Delta {
+        read_until(answer, size, tools, false)
+    }
+
+    fn read_until(answer: &str, size: usize, tools: bool, cut: bool) -> Delta {
         let mut reader = Reader::new(tools, strings());
         let mut out = Delta::default();
         let mut rest = answer;
@@ -194,7 +203,7 @@ mod tests {
             }
             rest = after;
         }
-        reader.finish(false, &mut out);
+        reader.finish(cut, &mut out);
         out
     }
 
@@ -267,6 +276,40 @@ mod tests {
         assert_eq!(read("Hi.", 1, true).content, "Hi.");
         assert_eq!(read("<|message|>Hi.", 1, true).content, "Hi.");
         assert_eq!(read(" to=us", 1, true).content, "");
+    }
+
+    #[test]
+    fn a_call_that_is_cut_off_stays_open_and_shows_no_markup() {
+        let open = |text: &str| {
+            let out = read_until(text, 1, true, true);
+            assert_eq!(out.content, "", "{text}");
+            let arguments = out.calls.iter().map(|c| c.arguments.as_str());
+            arguments.collect::<String>()
+        };
+        let whole = CALL.replace("<|message|>", "\u{0}");
+        for end in (0..whole.len()).filter(|&n| whole.is_char_boundary(n)) {
+            let text = whole[..end].replace('\u{0}', "<|message|>");
+            let arguments = open(&text);
+            let full = "{\"city\":\"12\",\"days\":3,\"more\":{\"a\": [1, \"x\"]},\"text\":\"say \\\"hi\\\"\"}";
+            assert!(
+                full.replace(' ', "")
+                    .starts_with(&arguments.replace(' ', "")),
+                "{text}: {arguments}"
+            );
+        }
+        let value = "<atem:invoke name=\"weather\"><atem:parameter name=\"city\">Os</atem:para";
+        assert_eq!(
+            open(&format!(" to=weather<|message|>{value}")),
+            "{\"city\":\"Os"
+        );
+        for header in [" to", " t", " to=us", "to=user", ""] {
+            assert_eq!(read_until(header, 9, true, true).content, "", "{header:?}");
+        }
+        assert_eq!(read_until("Hi", 9, true, true).content, "Hi");
+        assert_eq!(
+            read_until(" to=f<|message|>just <b", 9, true, true).content,
+            "just <b"
+        );
     }
 
     #[test]

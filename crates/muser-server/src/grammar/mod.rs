@@ -33,6 +33,7 @@ pub(crate) use tool::{PARAMETER_END, Tool, parameter_types};
 pub use worker::grammar_worker;
 
 use crate::error::ApiError;
+use crate::limits::work::Client;
 use crate::limits::{GrammarLimits, SchemaLimits};
 use llguidance::{Matcher, ParserFactory};
 use muser_engine::Codec;
@@ -50,9 +51,20 @@ use vocabulary::Vocabulary;
 /// Bytes of all grammars that are kept.
 const KEPT_BYTES: usize = 4 << 20;
 
+/// The forms that an answer may have to take.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Form {
+    /// JSON that fits a schema.
+    Json(Value),
+    /// A text that a regular expression matches whole.
+    Pattern(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
 /// What an answer has to fit, as text that is not compiled yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Constraint {
+pub(crate) struct Draft {
     /// The field that it comes from.
     param: String,
     lark: Arc<str>,
@@ -107,45 +119,64 @@ impl Grammars {
         })
     }
 
-    /// An answer that is JSON of this schema, which stands at `param`.
-    pub(crate) fn json(
+    /// An answer of a form that `param` asks for: in a chat with its header,
+    /// after reasoning if it may.
+    pub(crate) fn answer(
         &self,
         param: &str,
-        schema: &Value,
+        form: &Form,
+        chat: bool,
         reason: bool,
-    ) -> Result<Constraint, ApiError> {
-        self.schema.check(param, schema)?;
-        let refused = |refusal| refuse(param, refusal);
-        let mut compiler = Compiler::new(Rules::default(), schema, &self.schema);
-        let value = compiler.value(schema, "");
-        compiler.finish().map_err(refused)?;
-        let mut rules = compiler.rules;
-        let answer = match self.header {
+    ) -> Result<Draft, ApiError> {
+        let mut rules = Rules::default();
+        let value = match form {
+            Form::Json(schema) => {
+                self.schema.check(param, schema)?;
+                let refused = |refusal| refuse(param, refusal);
+                let mut compiler = Compiler::new(rules, schema, &self.schema);
+                let value = compiler.value(schema, "");
+                compiler.finish().map_err(refused)?;
+                rules = compiler.rules;
+                value
+            }
+            Form::Pattern(pattern) => {
+                let text = pattern::whole(pattern, self.schema.pattern_steps);
+                let text = text.map_err(|reason| ApiError::field(param, reason))?;
+                let text = Sym::Term(rules.terminal(&format!("/{text}/")));
+                rules.rule(vec![vec![text]])
+            }
+            Form::Choice(texts) => {
+                let each = texts.iter().map(|text| vec![rules.text(text)]);
+                let each = each.collect();
+                rules.rule(each)
+            }
+        };
+        let answer = match chat && self.header {
             false => vec![Sym::Rule(value)],
             true => {
                 let to = rules.text(" to=user");
                 vec![to, Sym::Token("<|message|>"), Sym::Rule(value)]
             }
         };
-        self.constraint(param, rules, answer, reason)
+        self.draft(param, rules, answer, chat && reason)
     }
 
-    /// An answer that calls one of these tools, or several.
+    /// An answer that calls one of these tools, each with the field that has its
+    /// schema, or several.
     pub(crate) fn calls(
         &self,
-        tools: &[(usize, &Tool)],
+        tools: &[(String, &Tool)],
         parallel: bool,
         reason: bool,
-    ) -> Result<Constraint, ApiError> {
+    ) -> Result<Draft, ApiError> {
         if !self.header {
             let reason = "this model's template has no format of tool calls";
             return Err(ApiError::field("tool_choice", reason));
         }
         let mut rules = Rules::default();
         let mut calls = Vec::new();
-        for (i, tool) in tools {
-            let param = format!("tools[{i}].function.parameters");
-            let refused = |refusal| refuse(&param, refusal);
+        for (param, tool) in tools {
+            let refused = |refusal| refuse(param, refusal);
             let mut compiler = Compiler::new(rules, &tool.parameters, &self.schema);
             let call = compiler.call(tool).map_err(refused)?;
             compiler.finish().map_err(refused)?;
@@ -172,17 +203,17 @@ impl Grammars {
                 most: self.schema.tools.saturating_sub(1),
             });
         }
-        self.constraint("tools", rules, answer, reason)
+        self.draft("tools", rules, answer, reason)
     }
 
     /// The answer's sequence as a grammar, after reasoning if it may.
-    fn constraint(
+    fn draft(
         &self,
         param: &str,
         mut rules: Rules,
         answer: Vec<Sym>,
         reason: bool,
-    ) -> Result<Constraint, ApiError> {
+    ) -> Result<Draft, ApiError> {
         let mut all = vec![answer.clone()];
         if self.can_reason && reason {
             let text = rules.terminal("/(?s:.*)/");
@@ -200,31 +231,31 @@ impl Grammars {
         let start = rules.rule(all);
         let none = || Refusal::new("", "expected a schema that some value fits");
         let lark = rules.lark(start).ok_or_else(|| refuse(param, none()))?;
-        Ok(Constraint {
+        Ok(Draft {
             param: param.to_owned(),
             lark: lark.into(),
         })
     }
 
-    /// Compiles a constraint once it has passed a worker. Dropping what this
+    /// Compiles a draft once it has passed a worker. Dropping what this
     /// returns ends the worker's trial.
     ///
     /// # Errors
     /// It cannot be decoded within the limits: 400, before anything is.
     pub(crate) async fn admit(
         self: Arc<Self>,
-        client: u64,
-        constraint: Constraint,
+        client: Client,
+        draft: Draft,
     ) -> Result<Grammar, ApiError> {
-        let param = constraint.param;
-        let key: Key = Sha256::digest(constraint.lark.as_bytes()).into();
+        let param = draft.param;
+        let key: Key = Sha256::digest(draft.lark.as_bytes()).into();
         if let Some(known) = self.known(&key) {
             return known.map_err(|reason| ApiError::field(param, reason));
         }
         let verdict = match &self.quarantine {
             None => Verdict::Fits,
             Some(workers) => {
-                let verdict = workers.verdict(client, constraint.lark.clone());
+                let verdict = workers.verdict(client, draft.lark.clone());
                 verdict.await.unwrap_or(Verdict::Left)
             }
         };
@@ -244,13 +275,13 @@ impl Grammars {
                 return Err(ApiError::internal("no process could compile the grammar"));
             }
         };
-        let bytes = constraint.lark.len();
+        let bytes = draft.lark.len();
         if let Some(reason) = refused {
             self.keep(key, bytes, Err(reason.clone()));
             return Err(ApiError::field(param, reason));
         }
         let this = self.clone();
-        let made = tokio::task::spawn_blocking(move || this.compile(&constraint.lark)).await;
+        let made = tokio::task::spawn_blocking(move || this.compile(&draft.lark)).await;
         let made = made.unwrap_or_else(|_| Err("the compilation panicked".to_owned()));
         let made = made.map_err(|reason| format!("cannot be decoded: {reason}"));
         self.keep(key, bytes, made.clone());

@@ -71,6 +71,15 @@ pub(super) fn expression(pattern: &str, writing: Writing, most: u64) -> Result<S
     Ok(format!("({})", texts.join("|")))
 }
 
+/// The expression of the texts that a pattern matches from their start to their
+/// end.
+///
+/// # Errors
+/// As [`expression`].
+pub(super) fn whole(pattern: &str, most: u64) -> Result<String, String> {
+    expression(&format!("^(?:{pattern})$"), Writing::Plain, most)
+}
+
 fn read(pattern: &str) -> Result<Hir, String> {
     let pattern = regex_to_lark(pattern, "dw");
     let mut parser = AstBuilder::new();

@@ -8,6 +8,7 @@
 use super::vocabulary::Vocabulary;
 use super::worker::{FITS, READY, REFUSED, TOO_LONG, read_frame, settings, write_frame};
 use crate::limits::GrammarLimits;
+use crate::limits::work::Client;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -42,7 +43,7 @@ pub(super) enum Verdict {
 
 /// A grammar that waits.
 struct Ticket {
-    client: u64,
+    client: Client,
     lark: Arc<str>,
     reply: oneshot::Sender<Verdict>,
 }
@@ -51,9 +52,9 @@ struct Ticket {
 struct State {
     queue: VecDeque<Ticket>,
     /// Whose grammars are being tried.
-    running: Vec<u64>,
+    running: Vec<Client>,
     /// Whose turn came last, in that order.
-    served: VecDeque<u64>,
+    served: VecDeque<Client>,
     closed: bool,
 }
 
@@ -64,7 +65,7 @@ impl State {
     /// The ticket whose turn it is: of a client of which nothing runs, the one
     /// that was served longest ago.
     fn turn(&mut self) -> Option<Ticket> {
-        let last = |client: u64| self.served.iter().position(|&c| c == client);
+        let last = |client: Client| self.served.iter().position(|&c| c == client);
         let free = self.queue.iter().enumerate();
         let free = free.filter(|(_, t)| !self.running.contains(&t.client));
         let (at, _) = free.min_by_key(|(at, t)| (last(t.client).map_or(0, |n| n + 1), *at))?;
@@ -108,7 +109,7 @@ impl Shared {
         }
     }
 
-    fn done(&self, client: u64) {
+    fn done(&self, client: Client) {
         let mut state = self.state();
         if let Some(at) = state.running.iter().position(|&c| c == client) {
             state.running.swap_remove(at);
@@ -146,7 +147,7 @@ impl Quarantine {
     }
 
     /// Tries a grammar. Dropping what this returns cancels it.
-    pub(super) fn verdict(&self, client: u64, lark: Arc<str>) -> oneshot::Receiver<Verdict> {
+    pub(super) fn verdict(&self, client: Client, lark: Arc<str>) -> oneshot::Receiver<Verdict> {
         let (reply, receiver) = oneshot::channel();
         self.0.state().queue.push_back(Ticket {
             client,
@@ -291,7 +292,7 @@ mod tests {
     fn clients_take_turns() {
         let mut state = State::default();
         let mut receivers = Vec::new();
-        for client in [1, 1, 1, 3, 3, 2] {
+        for client in [1, 1, 1, 3, 3, 2].map(Client::Key) {
             let (reply, receiver) = oneshot::channel();
             receivers.push(receiver);
             state.queue.push_back(Ticket {
@@ -308,6 +309,6 @@ mod tests {
                 state.running.remove(0);
             }
         }
-        assert_eq!(order, [1, 3, 2, 1, 3, 1]);
+        assert_eq!(order, [1, 3, 2, 1, 3, 1].map(Client::Key));
     }
 }

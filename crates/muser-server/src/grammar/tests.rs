@@ -6,6 +6,7 @@ use crate::scheduler::Delta;
 use serde_json::json;
 
 const END: u32 = 259;
+const PARAM: &str = "tools[0].function.parameters";
 const CONTROL: [&str; 4] = ["<|message|>", "<|eom|>", "<|start|>", "<|eot|>"];
 const PIECES: [&str; 8] = [
     "\":",
@@ -102,7 +103,8 @@ fn text(tokens: &[u32]) -> String {
 }
 
 fn lark(g: &Grammars, schema: &Value) -> Result<String, ApiError> {
-    g.json("s", schema, false).map(|c| c.lark.to_string())
+    g.answer("s", &Form::Json(schema.clone()), true, false)
+        .map(|c| c.lark.to_string())
 }
 
 /// Answers of a schema: the JSON as it was written.
@@ -156,7 +158,7 @@ fn tool(parameters: Value) -> Tool {
 fn arguments(parameters: &Value, count: usize) -> Vec<String> {
     let g = grammars();
     let tool = tool(parameters.clone());
-    let made = g.calls(&[(0, &tool)], false, false);
+    let made = g.calls(&[(PARAM.to_owned(), &tool)], false, false);
     let lark = made.unwrap_or_else(|e| panic!("{e}: {parameters}")).lark;
     let types = parameter_types(std::slice::from_ref(&tool), &g.schema);
     let each = (0..count).map(|seed| {
@@ -194,7 +196,9 @@ fn check_calls(parameters: &Value, count: usize) -> Vec<Value> {
 fn refused_tool(parameters: Value) -> (String, String) {
     let g = grammars();
     let tool = tool(parameters);
-    let error = g.calls(&[(0, &tool)], false, false).unwrap_err();
+    let error = g
+        .calls(&[(PARAM.to_owned(), &tool)], false, false)
+        .unwrap_err();
     assert_eq!(error.status.as_u16(), 400);
     (error.param.unwrap(), error.message)
 }
@@ -664,7 +668,10 @@ fn arguments_fit_the_tools_schema() {
         let required = parameters["required"].as_array_mut().unwrap();
         required.retain(|n| kept.iter().any(|k| n == k));
         let tool = tool(parameters.clone());
-        if grammars().calls(&[(0, &tool)], false, false).is_ok() {
+        if grammars()
+            .calls(&[(PARAM.to_owned(), &tool)], false, false)
+            .is_ok()
+        {
             written += check_calls(&parameters, 2).len();
         }
     }

@@ -189,21 +189,22 @@ impl SchemaLimits {
     /// large.
     pub(crate) fn check_tools<'v>(
         &self,
-        schemas: impl ExactSizeIterator<Item = &'v Value>,
+        field: &str,
+        schemas: impl ExactSizeIterator<Item = (String, &'v Value)>,
     ) -> Result<(), ApiError> {
         if schemas.len() > self.tools {
             return Err(too_much(
-                "tools".to_owned(),
+                field.to_owned(),
                 "tools",
                 self.tools,
                 schemas.len(),
             ));
         }
         let mut all = 0;
-        for (i, schema) in schemas.enumerate() {
-            all += self.measure(&format!("tools[{i}].function.parameters"), schema)?;
+        for (place, schema) in schemas {
+            all += self.measure(&place, schema)?;
             if all > self.tools_bytes {
-                return Err(too_much("tools".to_owned(), "bytes", self.tools_bytes, all));
+                return Err(too_much(field.to_owned(), "bytes", self.tools_bytes, all));
             }
         }
         Ok(())
@@ -301,7 +302,9 @@ mod tests {
     #[test]
     fn tools_are_counted() {
         let all = vec![json!({}); 200];
-        let error = SchemaLimits::default().check_tools(all.iter()).unwrap_err();
+        let error = SchemaLimits::default()
+            .check_tools("tools", all.iter().map(|v| ("t".to_owned(), v)))
+            .unwrap_err();
         assert_eq!(error.param.as_deref(), Some("tools"));
     }
 }

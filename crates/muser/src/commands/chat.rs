@@ -5,7 +5,7 @@ use crate::cli::Common;
 use crate::load::{self, Loaded};
 use crate::output::note;
 use crate::sampling::SamplingArgs;
-use crate::{interrupt, output};
+use crate::{input, interrupt, output};
 use anyhow::Context as _;
 use clap::Args;
 use muser_engine::{Event, GenerateOptions, Sampler, Session, StopReason, generate};
@@ -13,7 +13,7 @@ use muser_text::Message;
 use rustyline::DefaultEditor;
 use rustyline::config::Config;
 use rustyline::error::ReadlineError;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
 
 /// A conversation with the model, in a line editor with history.
@@ -36,7 +36,7 @@ The history of your lines is kept in $XDG_STATE_HOME/muser/chat_history
 (--no-history keeps none).")]
 pub(crate) struct ChatArgs {
     /// A system message before the conversation
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
     /// The most tokens of an answer, its hidden header (about five) among them
     #[arg(short = 'n', long, value_name = "N")]
@@ -119,7 +119,8 @@ fn save(editor: &mut DefaultEditor, path: &PathBuf) -> anyhow::Result<()> {
 }
 
 fn converse(chat: &mut Chat<'_>, editor: &mut DefaultEditor) -> anyhow::Result<()> {
-    while let Some(line) = read(editor)? {
+    let mut first = true;
+    while let Some(line) = read(editor, &mut first)? {
         match line.trim() {
             "" => (),
             "/quit" | "/exit" => break,
@@ -136,18 +137,24 @@ fn converse(chat: &mut Chat<'_>, editor: &mut DefaultEditor) -> anyhow::Result<(
 
 /// One entry, of several lines where they end with a backslash; `None` at the
 /// end of input.
-fn read(editor: &mut DefaultEditor) -> anyhow::Result<Option<String>> {
+fn read(editor: &mut DefaultEditor, first: &mut bool) -> anyhow::Result<Option<String>> {
     let mut text = String::new();
     loop {
         let prompt = if text.is_empty() { "> " } else { ". " };
         match editor.readline(prompt) {
-            Ok(line) => match line.strip_suffix('\\') {
-                Some(begun) => text = text + begun + "\n",
-                None => return Ok(Some(text + &line)),
-            },
+            Ok(line) => {
+                let line = input::line(&line, std::mem::take(first));
+                match line.strip_suffix('\\') {
+                    Some(begun) => text = text + begun + "\n",
+                    None => return Ok(Some(text + line)),
+                }
+            }
             // Drops the line, like a shell.
             Err(ReadlineError::Interrupted) => text.clear(),
-            Err(ReadlineError::Eof) => return Ok(None),
+            // What was said before the end was said, but for the line to come.
+            Err(ReadlineError::Eof) => {
+                return Ok(text.strip_suffix('\n').map(str::to_owned));
+            }
             Err(ReadlineError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
                 note(format_args!(
                     "error: this line is not UTF-8; it is forgotten"
@@ -234,8 +241,7 @@ impl<'a> Chat<'a> {
         let mut ends_line = true;
         let mut each = |event: Event<'_>| {
             if let (Event::Text(text), Ok(())) = (event, &written) {
-                let mut out = io::stdout().lock();
-                written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+                written = output::content(text);
                 ends_line = text.ends_with('\n');
                 if written.is_err() {
                     interrupt::FLAG.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -256,6 +262,9 @@ impl<'a> Chat<'a> {
             output::line(format_args!(""))?;
         }
         let generation = result?;
+        if let StopReason::ContextFull { needed, context } = generation.reason {
+            return Err(muser_engine::Error::ContextFull { needed, context }.into());
+        }
         Ok((generation.text, generation.reason == StopReason::Cancelled))
     }
 }

@@ -1,0 +1,65 @@
+//! Embedding rows: every format, the first and the last token, repeats.
+
+use super::compare::Seen;
+use super::fill;
+use super::rig::{Case, Guarded, Suite};
+use muser_ops::{Backend, OpError, Weight};
+use muser_quant::{DType, QK};
+
+struct Embed {
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    bytes: Vec<u8>,
+    tokens: Vec<u32>,
+}
+
+impl Case for Embed {
+    fn name(&self) -> String {
+        let Self {
+            dtype, rows, cols, ..
+        } = self;
+        format!("{dtype} {rows} x {cols}, tokens {:?}", self.tokens)
+    }
+
+    fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError> {
+        let w = Weight::new(
+            "token_embd.weight",
+            self.bytes.clone(),
+            self.dtype,
+            self.rows,
+            self.cols,
+        )?;
+        let table = b.bind(w)?;
+        let mut out = Guarded::output(b, "out", self.tokens.len(), self.cols)?;
+        b.embed(&table, &self.tokens, &mut out.buffer)?;
+        Ok(vec![out.see(b)?])
+    }
+}
+
+pub(super) fn embed<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
+    let cols: &[usize] = if dtype.is_k_quant() {
+        &[QK, 2 * QK, 26 * QK]
+    } else {
+        &[1, 7, 64, 100, 257, 1000]
+    };
+    for (turn, &cols) in cols.iter().enumerate() {
+        for rows in [1, 2, 7, 40] {
+            let bytes = fill::weights(&mut suite.rng, dtype, rows, cols, turn);
+            for n in [1, 2, 3, 8, 9, 17, 33] {
+                if suite.full() {
+                    return;
+                }
+                let mut tokens: Vec<u32> = (0..n).map(|_| suite.rng.below(rows) as u32).collect();
+                tokens[n - 1] = rows as u32 - 1;
+                suite.case(&Embed {
+                    dtype,
+                    rows,
+                    cols,
+                    bytes: bytes.clone(),
+                    tokens,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Projections: every format, batch width and remainder of rows.
+//!
+//! The oracle computes a pool once: up to 256 weight rows times 40
+//! activation rows. A case is a window of both, so that its expected values
+//! are a window of the pool's: the case that checks a width also checks that
+//! width changes nothing, and the oracle, the slow one, is asked once.
+
+use super::compare::Seen;
+use super::fill;
+use super::rig::{Case, Guarded, Suite};
+use super::rng::Rng;
+use muser_ops::{Backend, OpError, Weight, project};
+use muser_quant::{DType, QK};
+
+/// Rows of activations in a pool: the widest batch and room to start
+/// elsewhere.
+const POOL: usize = 40;
+
+/// Matrices of one width with their inputs and what the oracle makes of them.
+struct Pool {
+    cols: usize,
+    x: Vec<f32>,
+    matrices: Vec<Matrix>,
+}
+
+struct Matrix {
+    dtype: DType,
+    rows: usize,
+    bytes: Vec<u8>,
+    /// `[inputs, rows]`.
+    expected: Vec<f32>,
+}
+
+impl Pool {
+    fn new(rng: &mut Rng, cols: usize, turn: usize, shapes: &[(DType, usize)]) -> Self {
+        let x = (0..POOL)
+            .flat_map(|r| fill::activations(rng, turn + r, cols))
+            .collect();
+        Self::over(rng, x, cols, turn, shapes)
+    }
+
+    fn over(
+        rng: &mut Rng,
+        x: Vec<f32>,
+        cols: usize,
+        turn: usize,
+        shapes: &[(DType, usize)],
+    ) -> Self {
+        let matrix = |&(dtype, rows): &(DType, usize)| {
+            let bytes = fill::weights(rng, dtype, rows, cols, turn);
+            let mut expected = Vec::with_capacity(x.len() / cols * rows);
+            for row in x.chunks(cols) {
+                let y = project::quantize(row);
+                expected.extend(bytes.chunks(bytes.len() / rows).map(|w| {
+                    if dtype.is_k_quant() {
+                        project::dot_quantized(dtype, w, &y)
+                    } else {
+                        project::dot_float(dtype, w, row)
+                    }
+                }));
+            }
+            Matrix {
+                dtype,
+                rows,
+                bytes,
+                expected,
+            }
+        };
+        let matrices = shapes.iter().map(matrix).collect();
+        Self { cols, x, matrices }
+    }
+
+    /// Runs the windows of `rows` weights and `batch` inputs of the pool.
+    fn check<B: Backend>(&self, suite: &mut Suite<'_, B>, rows: &[usize], batch: usize) {
+        if suite.full() {
+            return;
+        }
+        let inputs = self.x.len() / self.cols;
+        let first_input = suite.rng.below(inputs - batch + 1);
+        let windows: Vec<(usize, usize)> = self
+            .matrices
+            .iter()
+            .zip(rows)
+            .map(|(m, &n)| (suite.rng.below(m.rows - n + 1), n))
+            .collect();
+        let expected: Vec<Vec<f32>> = self
+            .matrices
+            .iter()
+            .zip(&windows)
+            .map(|(m, &(first, n))| {
+                (first_input..first_input + batch)
+                    .flat_map(|i| &m.expected[i * m.rows + first..][..n])
+                    .copied()
+                    .collect()
+            })
+            .collect();
+        let case = Window {
+            pool: self,
+            windows,
+            first_input,
+            batch,
+            offset: suite.rng.below(4),
+        };
+        if suite.width_matters() {
+            // The pool's values are those of single inputs.
+            return suite.case(&case);
+        }
+        let expected: Vec<&[f32]> = expected.iter().map(Vec::as_slice).collect();
+        suite.case_against(&case, &expected);
+    }
+}
+
+/// Bytes at any address, with others around them: a format has no alignment,
+/// and what a kernel reads past the end must not matter.
+struct Unaligned {
+    bytes: Vec<u8>,
+    offset: usize,
+}
+
+impl Unaligned {
+    fn new(bytes: &[u8], offset: usize) -> Self {
+        let mut all = vec![0xff; offset];
+        all.extend_from_slice(bytes);
+        all.extend([0xff; 64]);
+        Self { bytes: all, offset }
+    }
+}
+
+impl AsRef<[u8]> for Unaligned {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[self.offset..self.bytes.len() - 64]
+    }
+}
+
+struct Window<'a> {
+    pool: &'a Pool,
+    /// First row and rows of each matrix.
+    windows: Vec<(usize, usize)>,
+    first_input: usize,
+    batch: usize,
+    offset: usize,
+}
+
+impl Case for Window<'_> {
+    fn name(&self) -> String {
+        let set: Vec<String> = self
+            .pool
+            .matrices
+            .iter()
+            .zip(&self.windows)
+            .map(|(m, (first, n))| format!("{} {n} rows from {first}", m.dtype))
+            .collect();
+        format!(
+            "[{}] x {} cols, batch {} from {}, address + {}",
+            set.join(", "),
+            self.pool.cols,
+            self.batch,
+            self.first_input,
+            self.offset
+        )
+    }
+
+    fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError> {
+        let cols = self.pool.cols;
+        let mut set = Vec::new();
+        let mut outs = Vec::new();
+        for (m, &(first, n)) in self.pool.matrices.iter().zip(&self.windows) {
+            let row_bytes = m.bytes.len() / m.rows;
+            let bytes = &m.bytes[first * row_bytes..(first + n) * row_bytes];
+            let bytes = Unaligned::new(bytes, self.offset);
+            set.push(b.bind(Weight::new("weight", bytes, m.dtype, n, cols)?)?);
+            outs.push(Guarded::output(b, "out", self.batch, n)?);
+        }
+        let x = &self.pool.x[self.first_input * cols..][..self.batch * cols];
+        let x = Guarded::input(b, "x", cols, x)?;
+        let mut buffers: Vec<&mut B::Buffer> = outs.iter_mut().map(|o| &mut o.buffer).collect();
+        b.project(
+            self.batch,
+            &set.iter().collect::<Vec<_>>(),
+            &x.buffer,
+            &mut buffers,
+        )?;
+        let mut seen = vec![x.see(b)?];
+        for out in outs {
+            seen.push(out.see(b)?);
+        }
+        Ok(seen)
+    }
+}
+
+/// Batch widths: every remainder of a tile of up to 16, and around 32.
+const BATCHES: [usize; 20] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 31, 32, 33,
+];
+
+/// Columns with the rows and batch widths that are tried in full product.
+type Grid<'a> = (usize, &'a [usize], &'a [usize]);
+
+/// One matrix.
+pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
+    const SMALL: [usize; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
+    let some_rows = [1, 2, 3, 5, 8, 9, 17];
+    let some_batches = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33];
+    let grids: &[Grid<'_>] = if dtype.is_k_quant() {
+        &[
+            (QK, &SMALL, &BATCHES),
+            (QK, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
+            (2 * QK, &some_rows, &some_batches),
+            // Tasks of several blocks of rows, with and without rows over.
+            (3 * QK, &[250, 408], &[2, 4, 7, 9, 33]),
+            (26 * QK, &[1, 3, 17], &[1, 2, 5, 8, 9, 33]),
+            (78 * QK, &[1, 4], &[1, 3, 9]),
+        ]
+    } else {
+        &[
+            (64, &SMALL, &BATCHES),
+            (64, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
+            (1, &some_rows, &some_batches),
+            (7, &some_rows, &some_batches),
+            (100, &some_rows, &some_batches),
+            (255, &some_rows, &some_batches),
+            (256, &some_rows, &some_batches),
+            (257, &some_rows, &some_batches),
+            (1000, &some_rows, &some_batches),
+            (26 * QK, &[1, 3, 17], &[1, 5, 9]),
+            // A row longer than a task.
+            (32_769, &[1, 2], &[1, 2]),
+        ]
+    };
+    for (turn, &(cols, rows, batches)) in grids.iter().enumerate() {
+        if suite.full() {
+            return;
+        }
+        // A few more rows than the largest window, for windows to move.
+        let most = rows.iter().copied().fold(0, usize::max) + 6;
+        let pool = Pool::new(&mut suite.rng, cols, turn, &[(dtype, most)]);
+        for &n in rows {
+            for &batch in batches {
+                pool.check(suite, &[n], batch);
+            }
+        }
+    }
+    every_position_of_the_maximum(suite, dtype);
+}
+
+/// Row p has its largest magnitude at p, once alone and once with its equal
+/// of the other sign somewhere else.
+fn every_position_of_the_maximum<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
+    let mut x = Vec::with_capacity(2 * QK * QK);
+    for tie in [false, true] {
+        for p in 0..QK {
+            let at = x.len();
+            x.extend(fill::plain(&mut suite.rng, QK));
+            let max = 9.0 + suite.rng.signed();
+            let max = suite.rng.sign(max);
+            x[at + p] = max;
+            let other = suite.rng.below(QK);
+            if tie && other != p {
+                x[at + other] = -max;
+            }
+        }
+    }
+    let pool = Pool::over(&mut suite.rng, x, QK, 0, &[(dtype, 3)]);
+    pool.check(suite, &[3], 2 * QK);
+}
+
+/// Sets of formats and row counts, a single row and a single matrix among
+/// them.
+pub(super) fn set<B: Backend>(suite: &mut Suite<'_, B>) {
+    use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
+    let sets: [&[(DType, usize)]; 7] = [
+        &[(Q4K, 64), (Q4K, 16), (Q6K, 16), (Q4K, 64)],
+        &[(Q4K, 33), (Q4K, 33)],
+        &[(Q6K, 1)],
+        &[(Q5K, 1), (Q4K, 1), (Q6K, 1)],
+        &[(Q5K, 17), (Q6K, 2), (Q5K, 9)],
+        &[(F16, 5), (Q4K, 7), (F32, 1), (BF16, 12), (Q6K, 3)],
+        &[(F16, 16), (F16, 4), (F16, 4)],
+    ];
+    for (turn, shapes) in sets.into_iter().enumerate() {
+        for cols in [QK, 2 * QK, 5 * QK] {
+            if suite.full() {
+                return;
+            }
+            let pool = Pool::new(&mut suite.rng, cols, turn, shapes);
+            let rows: Vec<usize> = shapes.iter().map(|s| s.1).collect();
+            for batch in BATCHES {
+                pool.check(suite, &rows, batch);
+            }
+        }
+    }
+}

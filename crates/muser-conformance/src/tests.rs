@@ -1,0 +1,127 @@
+//! The suite on the oracle, and the suite on backends that are wrong in one
+//! way each.
+
+use super::broken::{Broken, Fault};
+use super::{Group, Report, SEED, groups, parse_seed, run_with};
+use muser_quant::DType;
+
+mod on_the_oracle {
+    crate::conformance_tests!(muser_ops::oracle::Oracle);
+}
+
+/// A backend that measures another keeps every bit of it.
+mod on_the_measured_oracle {
+    use muser_ops::{oracle::Oracle, profile::Profiled};
+    use std::sync::Arc;
+    crate::conformance_tests!(Profiled::new(Arc::new(Oracle)));
+}
+
+/// Whether the suite sees the fault; a fault that it sees is reported as what
+/// it is, with where it is.
+fn caught(group: Group, fault: Fault) -> bool {
+    let report = run_with(&Broken(fault), group, SEED);
+    assert!(report.cases > 0);
+    if report.is_ok() {
+        return false;
+    }
+    assert!(report.failures.len() <= Report::LIMIT);
+    let message = std::panic::catch_unwind(|| report.assert_ok()).unwrap_err();
+    let message = message.downcast_ref::<String>().unwrap();
+    assert!(message.contains(group.name()) && message.contains(&SEED.to_string()));
+    true
+}
+
+/// Faults that any operation can have.
+#[test]
+fn every_group_catches_what_can_be_wrong_anywhere() {
+    use Fault::*;
+    let faults = [
+        LastRowUnwritten,
+        OneUlp,
+        GuardRow,
+        LastGuard,
+        NineRows,
+        InputChanged,
+        NanForNumber,
+        Refuses,
+    ];
+    for &group in groups() {
+        for fault in faults {
+            // Embedding and the operations in place have no other operand.
+            let no_input = matches!(
+                group,
+                Group::Embed(_) | Group::HeadNorm | Group::Rope | Group::SoftCap
+            );
+            if no_input && fault == InputChanged {
+                continue;
+            }
+            assert!(caught(group, fault), "{} misses {fault:?}", group.name());
+        }
+    }
+}
+
+/// Faults of one operation's arithmetic.
+#[test]
+fn faults_of_one_operation_are_caught() {
+    use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
+    use Fault::*;
+    use Group::*;
+    let all = [
+        (Unfused, &[Matvec(Q4K), Matvec(Q5K), MatvecSet][..]),
+        (FlushedScale, &[Matvec(Q4K), Matvec(Q5K), Matvec(Q6K)]),
+        (NonFiniteIsZero, &[Matvec(Q4K), Matvec(Q6K), MatvecSet]),
+        (
+            OtherLanes,
+            &[Matvec(F16), Matvec(BF16), Matvec(F32), RmsNorm, AddRmsNorm],
+        ),
+        (SwappedOutputs, &[MatvecSet]),
+        (LastOfSetUnwritten, &[MatvecSet]),
+        (IgnoresWindow, &[AttentionWindow, AttentionValues]),
+        (ShiftedWindow, &[AttentionWindow, AttentionValues]),
+        (ChunksFromFirst, &[AttentionWindow]),
+        (SaturatedHalf, &[AttentionValues]),
+        (OneHeadGroup, &[AttentionFull, AttentionValues]),
+        (ShortRing, &[AttentionWindow]),
+        (StaleAfterRewind, &[AttentionWindow]),
+        (
+            FlushToZero,
+            &[SigmoidGate, SiluProduct, SoftCap, Rope, RmsNorm, CopyRows],
+        ),
+        (LostNegativeZero, &[SiluProduct, SoftCap, Rope, CopyRows]),
+        (CapWithoutScale, &[SoftCap]),
+        (TableRowZero, &[Rope]),
+        (CopiesFromZero, &[CopyRows]),
+        (CopiesToZero, &[CopyRows]),
+    ];
+    for (fault, groups) in all {
+        for &group in groups {
+            assert!(caught(group, fault), "{} misses {fault:?}", group.name());
+        }
+    }
+}
+
+#[test]
+fn a_report_repeats_with_its_seed_and_differs_with_another() {
+    let first = run_with(&Broken(Fault::OneUlp), Group::Rope, 5);
+    let again = run_with(&Broken(Fault::OneUlp), Group::Rope, 5);
+    let other = run_with(&Broken(Fault::OneUlp), Group::Rope, 6);
+    assert_eq!(first.failures, again.failures);
+    assert_ne!(first.failures, other.failures);
+}
+
+#[test]
+fn names_are_unique_and_found() {
+    for (i, g) in groups().iter().enumerate() {
+        assert_eq!(Group::from_name(g.name()), Some(*g));
+        assert!(groups()[..i].iter().all(|h| h.name() != g.name()));
+    }
+    assert_eq!(Group::from_name("matvec"), None);
+}
+
+#[test]
+fn seeds_are_decimal_or_hexadecimal() {
+    assert_eq!(parse_seed("17"), Some(17));
+    assert_eq!(parse_seed("0x1f"), Some(31));
+    assert_eq!(parse_seed("x"), None);
+    assert_eq!(parse_seed(""), None);
+}
