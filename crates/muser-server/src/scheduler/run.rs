@@ -29,6 +29,8 @@ const PARK: Duration = Duration::from_millis(250);
 /// How long an answer has its slot before it is taken from a client that has
 /// more of them than another who waits.
 const QUANTUM: Duration = Duration::from_secs(1);
+/// How long a mask that is late may hold up other answers.
+const MASK: Duration = Duration::from_millis(1);
 /// Tokens of a vocabulary from which on a choice is worth a thread.
 const LARGE_VOCAB: usize = 32_768;
 /// A common prefix worth a snapshot of its own.
@@ -150,7 +152,8 @@ impl<B: Backend> Scheduler<B> {
             return true;
         }
         let ready: Vec<usize> = (0..self.slots.len()).filter(|&i| self.after(i)).collect();
-        self.step();
+        // While nothing else moves there is time to wait for masks.
+        self.step(if rows == 0 { NAP } else { MASK });
         for &i in &ready {
             self.tell(i);
         }
@@ -201,7 +204,8 @@ impl<B: Backend> Scheduler<B> {
         }
         let now = Instant::now();
         let since = |slot: &Slot<B>| slot.stalled.filter(|&at| now - at >= PARK);
-        let slots = self.slots.iter().flatten();
+        // One that waits for its mask stays for it.
+        let slots = self.slots.iter().flatten().filter(|s| !s.ready);
         let stalled = slots.filter_map(|s| Some((since(s)?, s.id)));
         let stalled = stalled.min().map(|(_, id)| id);
         let chosen = stalled.or_else(|| self.surplus(now));
@@ -221,7 +225,9 @@ impl<B: Backend> Scheduler<B> {
         let has = |client: Client| slots().filter(|s| s.unit.client() == client).count();
         let waiting = self.queue.iter().filter(|unit| unit.rank().is_some());
         let least = waiting.map(|unit| has(unit.client())).min()?;
-        let may = |s: &&Slot<B>| now - s.since >= QUANTUM && has(s.unit.client()) >= least + 2;
+        let may = |s: &&Slot<B>| {
+            !s.ready && now - s.since >= QUANTUM && has(s.unit.client()) >= least + 2
+        };
         let oldest = slots().filter(may).min_by_key(|s| s.since);
         oldest.map(|s| s.id)
     }
@@ -504,6 +510,10 @@ impl<B: Backend> Scheduler<B> {
         if slot.stalled.is_some() {
             return false;
         }
+        if slot.ready {
+            // It waits for its mask.
+            return true;
+        }
         let rows = std::mem::take(&mut slot.rows);
         if slot.next.is_some() && rows == 0 {
             return false;
@@ -536,7 +546,7 @@ impl<B: Backend> Scheduler<B> {
     /// Chooses the next tokens of all slots that are ready. With a large
     /// vocabulary a choice takes milliseconds, so slots share the processors
     /// then; each has its own sampler and state, so the order is nobody's.
-    fn step(&mut self) {
+    fn step(&mut self, patience: Duration) {
         let (codec, context) = (self.model.codec(), self.context);
         let slots = self.slots.iter_mut().flatten();
         let mut ready: Vec<&mut Slot<B>> = slots.filter(|s| s.ready).collect();
@@ -549,11 +559,15 @@ impl<B: Backend> Scheduler<B> {
             let mut shares = ready.chunks_mut(each);
             let own = shares.next();
             for share in shares {
-                scope.spawn(move || share.iter_mut().for_each(|s| s.step(codec, context)));
+                scope.spawn(move || {
+                    share
+                        .iter_mut()
+                        .for_each(|s| s.step(codec, context, patience))
+                });
             }
             own.into_iter()
                 .flatten()
-                .for_each(|s| s.step(codec, context));
+                .for_each(|s| s.step(codec, context, patience));
         });
     }
 
@@ -628,6 +642,10 @@ impl<B: Backend> Scheduler<B> {
                 return;
             }
         };
+        if outcome == Outcome::Later {
+            slot.ready = true;
+            return;
+        }
         let now = Instant::now();
         if slot.is_first {
             let since = now - slot.unit.job.arrived;
@@ -648,6 +666,8 @@ impl<B: Backend> Scheduler<B> {
             });
         }
         match outcome {
+            // Asked again above.
+            Outcome::Later => {}
             Outcome::Next(token) => slot.next = Some(token),
             Outcome::Done(finish) => {
                 let counts = slot.counts();
