@@ -34,7 +34,8 @@ mod sites;
 mod tls;
 
 pub use error::ApiError;
-pub use limits::JsonLimits;
+pub use grammar::grammar_worker;
+pub use limits::{GrammarLimits, JsonLimits, SchemaLimits};
 pub use options::{Limits, Options, StartError, TlsFiles, UnknownFields};
 
 use api::{App, Ids};
@@ -143,6 +144,7 @@ impl Server {
             unknown_fields: options.unknown_fields,
             created: api::now(),
             grammars: OnceLock::new(),
+            grammar_worker: options.grammar_worker.clone(),
             ids: Ids::new(),
             budget,
             gate: Gate::new(readers()),
@@ -264,7 +266,7 @@ fn facts<B: Backend>(model: &Model<B>) -> serde_json::Value {
     json!({
         "vocab": config.vocab,
         "context": config.context,
-        "layers": config.layers,
+        "layers": config.layers.len(),
         "hidden": config.hidden,
         "parameters": transformer.parameters(),
         "bytes": transformer.weights_bytes(),

@@ -115,7 +115,7 @@ fn a_field_that_is_wrong_is_named() {
         (
             json!({"messages": user("x"), "response_format":
                 {"type": "json_schema", "json_schema": {"schema": {"type": "no such type"}}}}),
-            "response_format",
+            "response_format.json_schema.schema.type",
         ),
     ] {
         assert_eq!(

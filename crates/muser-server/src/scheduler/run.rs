@@ -24,6 +24,8 @@ const PASS: Duration = Duration::from_millis(400);
 const LEAST: usize = 16;
 /// How often a stalled channel is looked at.
 const NAP: Duration = Duration::from_millis(5);
+/// How long a mask that is late may hold up other answers.
+const MASK: Duration = Duration::from_millis(1);
 /// Tokens of a vocabulary from which on a choice is worth a thread.
 const LARGE_VOCAB: usize = 32_768;
 /// A common prefix worth a snapshot of its own.
@@ -145,7 +147,8 @@ impl<B: Backend> Scheduler<B> {
             return true;
         }
         let ready: Vec<usize> = (0..self.slots.len()).filter(|&i| self.after(i)).collect();
-        self.step();
+        // While nothing else moves there is time to wait for masks.
+        self.step(if rows == 0 { NAP } else { MASK });
         for &i in &ready {
             self.tell(i);
         }
@@ -417,6 +420,10 @@ impl<B: Backend> Scheduler<B> {
         if slot.stalled.is_some() {
             return false;
         }
+        if slot.ready {
+            // It waits for its mask.
+            return true;
+        }
         let rows = std::mem::take(&mut slot.rows);
         if slot.next.is_some() && rows == 0 {
             return false;
@@ -449,7 +456,7 @@ impl<B: Backend> Scheduler<B> {
     /// Chooses the next tokens of all slots that are ready. With a large
     /// vocabulary a choice takes milliseconds, so slots share the processors
     /// then; each has its own sampler and state, so the order is nobody's.
-    fn step(&mut self) {
+    fn step(&mut self, patience: Duration) {
         let (codec, context) = (self.model.codec(), self.context);
         let slots = self.slots.iter_mut().flatten();
         let mut ready: Vec<&mut Slot<B>> = slots.filter(|s| s.ready).collect();
@@ -462,11 +469,15 @@ impl<B: Backend> Scheduler<B> {
             let mut shares = ready.chunks_mut(each);
             let own = shares.next();
             for share in shares {
-                scope.spawn(move || share.iter_mut().for_each(|s| s.step(codec, context)));
+                scope.spawn(move || {
+                    share
+                        .iter_mut()
+                        .for_each(|s| s.step(codec, context, patience))
+                });
             }
             own.into_iter()
                 .flatten()
-                .for_each(|s| s.step(codec, context));
+                .for_each(|s| s.step(codec, context, patience));
         });
     }
 
@@ -541,6 +552,10 @@ impl<B: Backend> Scheduler<B> {
                 return;
             }
         };
+        if outcome == Outcome::Later {
+            slot.ready = true;
+            return;
+        }
         let now = Instant::now();
         if slot.is_first {
             let since = now - slot.unit.job.arrived;
@@ -561,6 +576,8 @@ impl<B: Backend> Scheduler<B> {
             });
         }
         match outcome {
+            // Asked again above.
+            Outcome::Later => {}
             Outcome::Next(token) => slot.next = Some(token),
             Outcome::Done(finish) => {
                 let counts = slot.counts();

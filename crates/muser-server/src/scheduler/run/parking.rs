@@ -23,7 +23,8 @@ impl<B: Backend> Scheduler<B> {
         }
         let now = Instant::now();
         let since = |slot: &Slot<B>| slot.stalled.filter(|&at| now - at >= PARK);
-        let slots = self.slots.iter().flatten();
+        // One that waits for its mask stays for it.
+        let slots = self.slots.iter().flatten().filter(|s| !s.ready);
         let stalled = slots.filter_map(|s| Some((since(s)?, s.id)));
         let stalled = stalled.min().map(|(_, id)| id);
         let chosen = stalled.or_else(|| self.surplus(now));
@@ -43,7 +44,9 @@ impl<B: Backend> Scheduler<B> {
         let has = |client: Client| slots().filter(|s| s.unit.client() == client).count();
         let waiting = self.queue.iter().filter(|unit| unit.rank().is_some());
         let least = waiting.map(|unit| has(unit.client())).min()?;
-        let may = |s: &&Slot<B>| now - s.since >= QUANTUM && has(s.unit.client()) >= least + 2;
+        let may = |s: &&Slot<B>| {
+            !s.ready && now - s.since >= QUANTUM && has(s.unit.client()) >= least + 2
+        };
         let oldest = slots().filter(may).min_by_key(|s| s.since);
         oldest.map(|s| s.id)
     }
