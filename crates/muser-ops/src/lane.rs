@@ -70,7 +70,6 @@ impl std::fmt::Display for Lane {
 /// A reference profile: a build of llama.cpp and the settings that it runs
 /// with, as far as bits depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Profile {
     /// Built for AVX2, FMA and F16C: float vectors of 8 lanes.
     LlamaCppAvx2,

@@ -1,0 +1,416 @@
+//! A chat's answer as the model writes it, taken apart while it comes.
+//!
+//! ```text
+//! answer   = message { <|eom|> <|start|> "assistant" message }  end of generation
+//! message  = " to=" recipient <|message|> text
+//! ```
+//!
+//! The prompt ends after `<|start|>assistant`. The recipient `user` (or none)
+//! marks the answer, `self` is reasoning, anything else a tool; the text to one
+//! is markup:
+//!
+//! ```text
+//! <atem:function_calls>
+//! <atem:invoke name="NAME">
+//! <atem:parameter name="KEY">VALUE</atem:parameter>
+//! </atem:invoke>
+//! </atem:function_calls>
+//! ```
+//!
+//! How a value is read follows from what its parameter takes ([`calls`]). What
+//! looks like markup and is none stays text: a model may write anything.
+
+mod calls;
+
+use crate::grammar::Types;
+use crate::scheduler::Delta;
+use calls::Calls;
+use std::collections::HashMap;
+
+/// What the tokens between messages mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// `<|start|>`
+    Start,
+    /// `<|message|>`
+    Message,
+    /// `<|eom|>`
+    End,
+}
+
+impl Mark {
+    /// The mark that a control token's text is.
+    pub(crate) fn of(text: &str) -> Option<Self> {
+        match text {
+            "<|start|>" => Some(Self::Start),
+            "<|message|>" => Some(Self::Message),
+            "<|eom|>" => Some(Self::End),
+            _ => None,
+        }
+    }
+}
+
+/// The types that parameters take: by tool, then parameter.
+pub(crate) type Parameters = HashMap<String, HashMap<String, Types>>;
+
+/// Where in the answer a text belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channel {
+    Header,
+    Content,
+    Reasoning,
+    Tool,
+}
+
+/// Tokens of a header after which it is taken for an answer without one.
+const MAX_HEADER: usize = 32;
+
+/// The reader of one answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    channel: Channel,
+    /// Whether messages to tools are read as calls.
+    tools: bool,
+    header: String,
+    header_tokens: usize,
+    calls: Calls,
+}
+
+impl Reader {
+    /// At the beginning of an answer, inside its header.
+    pub(crate) fn new(tools: bool, parameters: Parameters) -> Self {
+        Self {
+            channel: Channel::Header,
+            tools,
+            header: String::new(),
+            header_tokens: 0,
+            calls: Calls::new(parameters),
+        }
+    }
+
+    /// Where the next text belongs.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel
+    }
+
+    /// Calls begun so far.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.count()
+    }
+
+    /// A token between messages.
+    pub(crate) fn mark(&mut self, mark: Mark, out: &mut Delta) {
+        match (mark, self.channel) {
+            (Mark::Message, Channel::Header) => {
+                self.channel = self.recipient();
+                self.header.clear();
+            }
+            (Mark::Start | Mark::End, _) => {
+                self.leave(out);
+                self.channel = Channel::Header;
+                self.header.clear();
+                self.header_tokens = 0;
+            }
+            // A message mark inside a message is nothing.
+            (Mark::Message, _) => {}
+        }
+    }
+
+    fn recipient(&self) -> Channel {
+        let after = self.header.rsplit_once("to=").map(|(_, to)| to.trim());
+        match after {
+            None | Some("" | "user") => Channel::Content,
+            Some("self") => Channel::Reasoning,
+            Some(_) if self.tools => Channel::Tool,
+            Some(_) => Channel::Content,
+        }
+    }
+
+    /// The text of a token.
+    pub(crate) fn text(&mut self, text: &str, out: &mut Delta) {
+        match self.channel {
+            Channel::Header => {
+                self.header.push_str(text);
+                self.header_tokens += 1;
+                if self.header_tokens >= MAX_HEADER {
+                    self.channel = Channel::Content;
+                    out.content.push_str(&std::mem::take(&mut self.header));
+                }
+            }
+            Channel::Content => out.content.push_str(text),
+            Channel::Reasoning => out.reasoning.push_str(text),
+            Channel::Tool => self.calls.push(text, out),
+        }
+    }
+
+    fn leave(&mut self, out: &mut Delta) {
+        if self.channel == Channel::Tool {
+            self.calls.finish(false, out);
+        }
+    }
+
+    /// The answer is over, complete or `cut` off. Of one that is cut off, an open
+    /// call stays open, with its arguments as far as they were written.
+    pub(crate) fn finish(&mut self, cut: bool, out: &mut Delta) {
+        match self.channel {
+            Channel::Tool => self.calls.finish(cut, out),
+            Channel::Header if self.header_tokens > 0 => {
+                // It never ended, so it was none; a header that a mark began is
+                // not shown, nor one that could have become one.
+                let header = std::mem::take(&mut self.header);
+                let begun = header.trim_start();
+                let hidden = header.contains("to=")
+                    || header.trim() == "assistant"
+                    || cut && ("to=".starts_with(begun) || "assistant to=".starts_with(begun));
+                if !hidden {
+                    out.content.push_str(&header);
+                }
+            }
+            Channel::Header | Channel::Content | Channel::Reasoning => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// Reads an answer in which control tokens are written out, its texts cut
+    /// into pieces of `size` characters.
+    fn read(answer: &str, size: usize, tools: bool) -> Delta {
+        read_until(answer, size, tools, false)
+    }
+
+    fn read_until(answer: &str, size: usize, tools: bool, cut: bool) -> Delta {
+        let mut reader = Reader::new(tools, strings());
+        let mut out = Delta::default();
+        let mut rest = answer;
+        while !rest.is_empty() {
+            if let Some(after) = rest.strip_prefix("<|")
+                && let Some((name, after)) = after.split_once("|>")
+            {
+                let mark = Mark::of(&format!("<|{name}|>")).unwrap();
+                reader.mark(mark, &mut out);
+                rest = after;
+                continue;
+            }
+            let end = rest.find("<|").unwrap_or(rest.len());
+            let (text, after) = rest.split_at(end);
+            let chars: Vec<char> = text.chars().collect();
+            for piece in chars.chunks(size) {
+                reader.text(&piece.iter().collect::<String>(), &mut out);
+            }
+            rest = after;
+        }
+        reader.finish(cut, &mut out);
+        out
+    }
+
+    fn strings() -> Parameters {
+        let zip = Types::STRING.or(Types::NULL);
+        let weather = [
+            ("city", Types::STRING),
+            ("days", Types::INTEGER),
+            ("zip", zip),
+        ];
+        let weather = weather.map(|(name, types)| (name.to_owned(), types));
+        HashMap::from([("weather".to_owned(), HashMap::from(weather))])
+    }
+
+    /// (name, arguments) of each call.
+    fn calls(out: &Delta) -> Vec<(String, Value)> {
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for c in &out.calls {
+            if let Some(name) = &c.name {
+                assert_eq!(c.index, calls.len());
+                calls.push((name.clone(), String::new()));
+            }
+            calls[c.index].1.push_str(&c.arguments);
+        }
+        calls
+            .into_iter()
+            .map(|(name, arguments)| (name, serde_json::from_str(&arguments).unwrap()))
+            .collect()
+    }
+
+    const CALL: &str = " to=weather<|message|><atem:function_calls>\n\
+        <atem:invoke name=\"weather\">\n\
+        <atem:parameter name=\"city\">12</atem:parameter>\n\
+        <atem:parameter name=\"days\">3</atem:parameter>\n\
+        <atem:parameter name=\"more\">{\"a\": [1, \"x\"]}</atem:parameter>\n\
+        <atem:parameter name=\"text\">say \"hi\"</atem:parameter>\n\
+        </atem:invoke>\n</atem:function_calls>";
+
+    #[test]
+    fn reasoning_answer_and_calls_are_told_apart_however_they_are_cut() {
+        let answer = format!(
+            " to=self<|message|>Hm, <b>.<|eom|><|start|>assistant to=user<|message|>One moment.\
+             <|eom|><|start|>assistant{CALL}<|eom|><|start|>assistant{CALL}"
+        );
+        // A header may have at most 32 tokens: pieces of one character would
+        // be more.
+        for size in [1, 2, 7, 100] {
+            let out = read(&answer, size, true);
+            assert_eq!(out.reasoning, "Hm, <b>.");
+            assert_eq!(out.content, "One moment.");
+            let expected = serde_json::json!({
+                "city": "12", "days": 3, "more": {"a": [1, "x"]}, "text": "say \"hi\""
+            });
+            let call = ("weather".to_owned(), expected);
+            assert_eq!(calls(&out), [call.clone(), call], "{size}");
+        }
+    }
+
+    #[test]
+    fn without_tools_a_message_to_one_is_text() {
+        let out = read(" to=weather<|message|>x<atem:invoke name=\"a\">", 3, false);
+        assert_eq!(out.content, "x<atem:invoke name=\"a\">");
+        assert!(out.calls.is_empty());
+    }
+
+    #[test]
+    fn an_answer_without_a_header_is_an_answer() {
+        let long = "once upon a time ".repeat(9);
+        assert_eq!(read(&long, 3, true).content, long);
+        assert_eq!(read("Hi.", 1, true).content, "Hi.");
+        assert_eq!(read("<|message|>Hi.", 1, true).content, "Hi.");
+        assert_eq!(read(" to=us", 1, true).content, "");
+    }
+
+    #[test]
+    fn a_call_that_is_cut_off_stays_open_and_shows_no_markup() {
+        let open = |text: &str| {
+            let out = read_until(text, 1, true, true);
+            assert_eq!(out.content, "", "{text}");
+            let arguments = out.calls.iter().map(|c| c.arguments.as_str());
+            arguments.collect::<String>()
+        };
+        let whole = CALL.replace("<|message|>", "\u{0}");
+        for end in (0..whole.len()).filter(|&n| whole.is_char_boundary(n)) {
+            let text = whole[..end].replace('\u{0}', "<|message|>");
+            let arguments = open(&text);
+            let full = "{\"city\":\"12\",\"days\":3,\"more\":{\"a\": [1, \"x\"]},\"text\":\"say \\\"hi\\\"\"}";
+            assert!(
+                full.replace(' ', "")
+                    .starts_with(&arguments.replace(' ', "")),
+                "{text}: {arguments}"
+            );
+        }
+        let value = "<atem:invoke name=\"weather\"><atem:parameter name=\"city\">Os</atem:para";
+        assert_eq!(
+            open(&format!(" to=weather<|message|>{value}")),
+            "{\"city\":\"Os"
+        );
+        for header in [" to", " t", " to=us", "to=user", ""] {
+            assert_eq!(read_until(header, 9, true, true).content, "", "{header:?}");
+        }
+        assert_eq!(read_until("Hi", 9, true, true).content, "Hi");
+        assert_eq!(
+            read_until(" to=f<|message|>just <b", 9, true, true).content,
+            "just <b"
+        );
+    }
+
+    #[test]
+    fn broken_markup_is_closed_or_stays_text() {
+        let head = " to=f<|message|><atem:function_calls><atem:invoke name=\"f\">";
+        let cut = read(
+            &format!("{head}<atem:parameter name=\"a\">1</atem:parameter><atem:par"),
+            4,
+            true,
+        );
+        assert_eq!(calls(&cut), [("f".to_owned(), serde_json::json!({"a": 1}))]);
+        let none = read(" to=f<|message|>just text <atem:invoke", 4, true);
+        assert_eq!(none.content, "just text <atem:invoke");
+        // The markup's own ends inside a value.
+        let value = "<atem:parameter name=\"a\">x</atem:invoke>y</atem:parameter></atem:invoke>";
+        let odd = read(&format!("{head}{value}"), 1, true);
+        let expected = serde_json::json!({"a": "x</atem:invoke>y"});
+        assert_eq!(calls(&odd), [("f".to_owned(), expected)]);
+    }
+
+    fn weather(parameters: &str) -> String {
+        format!(
+            " to=weather<|message|><atem:function_calls>\n<atem:invoke name=\"weather\">\n{parameters}"
+        )
+    }
+
+    #[test]
+    fn a_value_is_read_to_its_own_end() {
+        let end = "</atem:invoke>";
+        for (value, expected) in [
+            (
+                "{\"k\": \"</atem:parameter>\"}",
+                serde_json::json!({"k": "</atem:parameter>"}),
+            ),
+            ("\"a\"", serde_json::json!("a")),
+            ("12345", serde_json::json!("12345")),
+            ("null", serde_json::json!(null)),
+            ("\"open", serde_json::json!("\"open")),
+            ("{not json}", serde_json::json!("{not json}")),
+            (" x < y ", serde_json::json!(" x < y ")),
+        ] {
+            for size in [1, 3, 200] {
+                let key = if value.starts_with('{') { "any" } else { "zip" };
+                let text = weather(&format!(
+                    "<atem:parameter name=\"{key}\">{value}</atem:parameter>\n{end}"
+                ));
+                let found = calls(&read(&text, size.max(2), true));
+                assert_eq!(found[0].1[key], expected, "{value} by {size}");
+            }
+        }
+        let digits = weather(
+            "<atem:parameter name=\"n\">12345678901234567890123</atem:parameter></atem:invoke>",
+        );
+        let out = read(&digits, 5, true);
+        let all: String = out.calls.iter().map(|c| c.arguments.as_str()).collect();
+        assert_eq!(all, "{\"n\":12345678901234567890123}");
+    }
+
+    /// What an answer that is cut gives: (content, arguments).
+    fn cut(answer: &str) -> (String, String) {
+        let mut reader = Reader::new(true, strings());
+        let mut out = Delta::default();
+        let (head, body) = answer.split_once("<|message|>").unwrap_or((answer, ""));
+        reader.text(head, &mut out);
+        if answer.contains("<|message|>") {
+            reader.mark(Mark::Message, &mut out);
+            for c in body.chars() {
+                reader.text(&c.to_string(), &mut out);
+            }
+        }
+        reader.finish(true, &mut out);
+        let arguments = out.calls.iter().map(|c| c.arguments.as_str()).collect();
+        (out.content, arguments)
+    }
+
+    #[test]
+    fn what_is_cut_stays_open() {
+        let nothing = (String::new(), String::new());
+        assert_eq!(cut(" to"), nothing);
+        assert_eq!(
+            cut(" to=weather<|message|><atem:function_calls>\n<atem:inv"),
+            nothing
+        );
+        for (text, arguments) in [
+            ("", "{"),
+            ("<atem:parameter name=\"ci", "{"),
+            (
+                "<atem:parameter name=\"city\">Os\"lo",
+                "{\"city\":\"Os\\\"lo",
+            ),
+            (
+                "<atem:parameter name=\"any\">{\"a\": [1",
+                "{\"any\":{\"a\": [1",
+            ),
+            (
+                "<atem:parameter name=\"days\">3</atem:parameter>\n",
+                "{\"days\":3",
+            ),
+        ] {
+            let (content, found) = cut(&weather(text));
+            assert_eq!((content.as_str(), found.as_str()), ("", arguments));
+        }
+    }
+}
