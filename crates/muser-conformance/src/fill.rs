@@ -2,7 +2,7 @@
 //! kernel has computed wrong.
 
 use super::rng::Rng;
-use muser_quant::{DType, QK, bf16, f16};
+use muser_quant::{DType, Layout, QK, bf16, f16};
 
 /// Distributions of 256 activations. Each one aims at a rule of the
 /// quantisation, of the reductions or of the conversion to f16.
@@ -157,17 +157,16 @@ pub(super) fn weights(
     let mut out = Vec::new();
     for r in 0..rows {
         let style = STYLES[(turn + r) % STYLES.len()];
-        match dtype {
-            DType::F32 => {
-                for x in floats(rng, style, cols) {
-                    out.extend(x.to_le_bytes());
-                }
+        if dtype == DType::F32 {
+            for x in floats(rng, style, cols) {
+                out.extend(x.to_le_bytes());
             }
-            DType::F16 => halves(rng, style, cols, f16_bits(style), &mut out),
-            DType::BF16 => halves(rng, style, cols, bf16_bits(style), &mut out),
-            DType::Q4K | DType::Q5K | DType::Q6K => {
-                blocks(rng, style, dtype, cols / QK, &mut out);
-            }
+        } else if dtype == DType::F16 {
+            halves(rng, style, cols, f16_bits(style), &mut out);
+        } else if dtype == DType::BF16 {
+            halves(rng, style, cols, bf16_bits(style), &mut out);
+        } else {
+            blocks(rng, style, dtype, cols / dtype.block_values(), &mut out);
         }
     }
     out
@@ -261,11 +260,12 @@ fn scale(rng: &mut Rng, style: Style) -> u16 {
 }
 
 fn blocks(rng: &mut Rng, style: Style, dtype: DType, n: usize, out: &mut Vec<u8>) {
-    let (scales, codes, factors): (_, _, &[usize]) = match dtype {
-        DType::Q4K => (4..16, 16..144, &[0, 2]),
-        DType::Q5K => (4..16, 16..176, &[0, 2]),
-        _ => (192..208, 0..192, &[208]),
-    };
+    let Layout {
+        factors,
+        scales,
+        codes,
+        ..
+    } = dtype.layout();
     let bad = (style == Style::NotFinite).then(|| rng.below(n));
     for i in 0..n {
         let mut b: Vec<u8> = (0..dtype.block_bytes()).map(|_| rng.byte()).collect();

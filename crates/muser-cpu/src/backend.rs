@@ -10,9 +10,10 @@ mod project;
 
 use self::pinned::TASK_CALLS;
 use crate::buffer::Buffer;
-use crate::kernels::quantize::Block;
-use crate::kernels::table::{INVENTORY, KernelTable};
+use crate::kernels::quantize::{Block, Groups};
+use crate::kernels::table::KernelTable;
 use crate::kv::Kv;
+use crate::ladder;
 use crate::level::Level;
 use crate::roofline::{bandwidth, int8_peak};
 use crate::rows::{Output, for_chunks};
@@ -21,6 +22,7 @@ use muser_ops::pinned::check_head;
 use muser_ops::{
     Attention, Backend, BackendInfo, KvLayout, Lane, OpError, Profile, RopeTable, Weight, embed,
 };
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes of weights in one task of a projection: long enough that the stream
@@ -44,7 +46,6 @@ pub struct CpuOptions {
 
 /// Why the CPU backend did not open.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CpuError {
     /// The machine lacks the level.
     #[error("level {level} needs {}, which this machine lacks (it has {})",
@@ -89,7 +90,10 @@ struct Shared {
 /// Room for what an operation makes of its input; rewritten by each.
 #[derive(Default)]
 struct Operands {
+    /// Activations in blocks of 256.
     quantized: Vec<Block>,
+    /// Activations in groups of 32.
+    groups: Vec<Groups>,
     /// Activations rounded to F16, and to BF16.
     rounded: [Vec<f32>; 2],
     /// Attention's result by head and row.
@@ -135,10 +139,23 @@ impl Cpu {
 
     /// The names of the kernels: `matvec/q4_k/avx512`, …
     pub fn kernels(&self) -> Vec<String> {
-        INVENTORY
-            .iter()
+        let names = self.table.inventory().into_iter();
+        names
             .map(|name| format!("{name}/{}", self.level()))
             .collect()
+    }
+
+    /// The same backend, with every call of a kernel counted from here on. For
+    /// tests: counting takes a lock.
+    pub fn counting(mut self) -> Self {
+        self.table.count_calls();
+        self
+    }
+
+    /// The calls of each kernel so far, by its name without the level; `None` if
+    /// they are not counted ([`counting`](Self::counting)).
+    pub fn calls(&self) -> Option<BTreeMap<&'static str, u64>> {
+        self.table.calls()
     }
 
     /// Bytes a second at which this backend's threads read a buffer of `bytes`,
@@ -201,7 +218,14 @@ impl Backend for Cpu {
     }
 
     fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        Ok(weight)
+        if ladder::covers(self.lane, weight.dtype()) {
+            return Ok(weight);
+        }
+        Err(OpError::Format {
+            name: weight.name().to_owned(),
+            dtype: weight.dtype(),
+            lane: self.lane,
+        })
     }
 
     fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
@@ -304,7 +328,7 @@ impl Backend for Cpu {
             let (x, weight) = (&x[r * width..][..width], weight.map(Vec::as_slice));
             match self.lane {
                 Lane::Pinned(_) => self.table.rms_norm_pinned(x, weight, eps, out),
-                _ => self.table.rms_norm(x, weight, eps, out),
+                Lane::Strict => self.table.rms_norm(x, weight, eps, out),
             }
         });
         Ok(())
@@ -327,7 +351,7 @@ impl Backend for Cpu {
         let x = x.rows_mut("head_norm", rows, width)?;
         for_chunks(&mut self.lock().team, x, width, |_, x| match self.lane {
             Lane::Pinned(_) => self.table.head_norm_pinned(x, weight, eps),
-            _ => self.table.head_norm(x, weight, eps),
+            Lane::Strict => self.table.head_norm(x, weight, eps),
         });
         Ok(())
     }
@@ -347,7 +371,7 @@ impl Backend for Cpu {
             let y = &y[r * width..][..width];
             match self.lane {
                 Lane::Pinned(_) => self.table.add_rms_norm_pinned(x, y, weight, eps),
-                _ => self.table.add_rms_norm(x, y, weight, eps),
+                Lane::Strict => self.table.add_rms_norm(x, y, weight, eps),
             }
         });
         Ok(())
@@ -366,7 +390,7 @@ impl Backend for Cpu {
             let (cos, sin) = table.row(r);
             match self.lane {
                 Lane::Pinned(_) => self.table.rope_pinned(x, cos, sin),
-                _ => self.table.rope(x, cos, sin),
+                Lane::Strict => self.table.rope(x, cos, sin),
             }
         });
         Ok(())

@@ -12,16 +12,17 @@ type Rule = (
 );
 
 /// The allowed edges. An optional dependency counts like any other.
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     ("muser-gguf", &[], &[]),
     ("muser-quant", &[], &[]),
+    ("muser-levels", &[], &[]),
     ("muser-text", &[], &[]),
     ("muser-ops", &["muser-quant"], &[]),
     // For tests only: nothing but dev-dependencies may use it.
     ("muser-conformance", &["muser-ops", "muser-quant"], &[]),
     (
         "muser-cpu",
-        &["muser-ops", "muser-quant"],
+        &["muser-levels", "muser-ops", "muser-quant"],
         &["muser-conformance"],
     ),
     (

@@ -31,9 +31,10 @@ const UNSAFE: [(&str, &str); 7] = [
 
 /// The level of the lint `unsafe_code` in each crate root: `deny` if a module
 /// of [`UNSAFE`] allows it, `forbid` everywhere else.
-const ROOTS: [(&str, &str); 12] = [
+const ROOTS: [(&str, &str); 13] = [
     ("crates/muser-gguf/src/lib.rs", "deny"),
     ("crates/muser-quant/src/lib.rs", "forbid"),
+    ("crates/muser-levels/src/lib.rs", "forbid"),
     ("crates/muser-ops/src/lib.rs", "forbid"),
     ("crates/muser-conformance/src/lib.rs", "forbid"),
     ("crates/muser-cpu/src/lib.rs", "deny"),

@@ -7,7 +7,7 @@ use super::selection::Selection;
 use super::table::Judge;
 use muser_model::gguf::{self, Gguf, Writer};
 use muser_model::synth::{self, Geometry, Mix};
-use muser_model::{Config, convert};
+use muser_model::{Spec, convert};
 use muser_quant::DType;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -63,6 +63,8 @@ impl Shape {
             window: self.window,
             context: 4096,
             period: self.period,
+            arch: "muse-glimmer",
+            tied: false,
             pattern_as_array: self.as_array,
             logit_scale: 0.5,
             softcap: self.softcap,
@@ -329,7 +331,7 @@ pub(super) fn run(
     let path = make(source, &nano, name, scratch)?;
     let about = |e: String| format!("{}: {e}", path.display());
     let gguf = Gguf::open(&path).map_err(|e| about(e.to_string()))?;
-    let config = Config::from_gguf(&gguf).map_err(|e| about(e.to_string()))?;
+    let config = Spec::from_gguf(&gguf).map_err(|e| about(e.to_string()))?;
     let weights: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
     let all = runs(name, selection.quick).into_iter().map(|r| (r, false));
     let last = last_runs(selection.quick).into_iter().map(|r| (r, true));

@@ -33,7 +33,14 @@ impl Backend for Oracle {
     }
 
     fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        Ok(weight)
+        if project::covers(weight.dtype()) {
+            return Ok(weight);
+        }
+        Err(OpError::Format {
+            name: weight.name().to_owned(),
+            dtype: weight.dtype(),
+            lane: Lane::Pinned(self.profile),
+        })
     }
 
     fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
