@@ -118,7 +118,7 @@ impl Backend for Wrong {
             self.read(out, &mut values)?;
             let columns = input.chunks(w.cols()).zip(values.chunks_mut(w.rows()));
             for (column, (x, y)) in columns.enumerate() {
-                if route(w.dtype(), w.rows(), rows, column) == Route::Interleaved {
+                if route(w.dtype(), w.rows(), rows, column) == Some(Route::Interleaved) {
                     for (r, y) in y.iter_mut().enumerate() {
                         *y = unfused(w.row(r), x);
                     }
