@@ -232,8 +232,7 @@ fn parse_seed(s: &str) -> Option<u64> {
     }
 }
 
-/// The seed of the tests that [`conformance_tests`](crate::conformance_tests)
-/// writes.
+/// The seed of the tests that [`conformance_tests`] writes.
 pub const SEED: u64 = 20_260_101;
 
 /// The group of this name on this backend, as a test.

@@ -1,14 +1,14 @@
 //! What one sequence keeps between forward passes: K and V of its positions,
 //! and the buffers that a pass works in.
 
-use crate::Config;
+use crate::Spec;
 use muser_ops::{Backend, attention::CHUNK};
 use std::sync::Arc;
 
 /// One sequence's KV cache: a ring on sliding layers, growing on full ones.
 pub struct Cache<B: Backend> {
     /// The model that made it, by identity.
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<Spec>,
     pub(crate) kv: Vec<B::Kv>,
     pub(crate) context: usize,
     /// Rows of the widest micro-batch.
@@ -23,11 +23,11 @@ pub struct Cache<B: Backend> {
 }
 
 impl<B: Backend> Cache<B> {
-    pub(crate) fn new(backend: &B, config: &Arc<Config>, context: usize, max_batch: usize) -> Self {
+    pub(crate) fn new(backend: &B, config: &Arc<Spec>, context: usize, max_batch: usize) -> Self {
         let kv = |i| backend.kv(config.kv_layout(i, context, max_batch));
         Self {
             config: Arc::clone(config),
-            kv: (0..config.layers).map(kv).collect(),
+            kv: (0..config.layers.len()).map(kv).collect(),
             context,
             max_batch,
             len: 0,
@@ -95,13 +95,15 @@ impl<B: Backend> std::fmt::Debug for Cache<B> {
 }
 
 /// Bytes of the chunks that `stored` positions take, over all layers.
-pub(crate) fn kv_bytes(config: &Config, context: usize, max_batch: usize, stored: usize) -> u64 {
+pub(crate) fn kv_bytes(config: &Spec, context: usize, max_batch: usize, stored: usize) -> u64 {
     let layer = |i| {
         let layout = config.kv_layout(i, context, max_batch);
         let chunks = stored.div_ceil(CHUNK).min(layout.chunks());
         (chunks as u64).saturating_mul(layout.chunk_bytes() as u64)
     };
-    (0..config.layers).map(layer).fold(0, u64::saturating_add)
+    (0..config.layers.len())
+        .map(layer)
+        .fold(0, u64::saturating_add)
 }
 
 /// Another sequence with the same past, which costs no copy of it: the storage
@@ -157,7 +159,7 @@ pub(crate) struct Own<B: Backend> {
 }
 
 impl<B: Backend> Own<B> {
-    fn new(backend: &B, config: &Config, rows: usize) -> Self {
+    fn new(backend: &B, config: &Spec, rows: usize) -> Self {
         let buffer = |width| backend.buffer(rows, width);
         Self {
             rows,
@@ -170,7 +172,7 @@ impl<B: Backend> Own<B> {
 }
 
 impl<B: Backend> Workspace<B> {
-    pub(crate) fn new(backend: &B, config: &Config, rows: usize, head_rows: usize) -> Self {
+    pub(crate) fn new(backend: &B, config: &Spec, rows: usize, head_rows: usize) -> Self {
         let buffer = |width| backend.buffer(rows, width);
         Self {
             rows,
@@ -183,8 +185,8 @@ impl<B: Backend> Workspace<B> {
             v: buffer(config.kv_width()),
             gate: buffer(config.attention_width()),
             attended: buffer(config.attention_width()),
-            ffn_gate: buffer(config.ffn),
-            ffn_up: buffer(config.ffn),
+            ffn_gate: buffer(config.ffn_width()),
+            ffn_up: buffer(config.ffn_width()),
             logits: backend.buffer(head_rows, config.vocab),
             host: vec![0.0; head_rows * config.vocab],
             own: Own::new(backend, config, 0),
@@ -192,7 +194,7 @@ impl<B: Backend> Workspace<B> {
     }
 
     /// Room for `rows` rows, and for the logits of `head_rows` at once.
-    pub(crate) fn reserve(&mut self, backend: &B, config: &Config, rows: usize, head_rows: usize) {
+    pub(crate) fn reserve(&mut self, backend: &B, config: &Spec, rows: usize, head_rows: usize) {
         if rows > self.rows || head_rows > self.head_rows {
             let (rows, head_rows) = (rows.max(self.rows), head_rows.max(self.head_rows));
             let own = std::mem::replace(&mut self.own, Own::new(backend, config, 0));
@@ -202,7 +204,7 @@ impl<B: Backend> Workspace<B> {
     }
 
     /// Room for `rows` rows of one sequence among several.
-    pub(crate) fn reserve_own(&mut self, backend: &B, config: &Config, rows: usize) {
+    pub(crate) fn reserve_own(&mut self, backend: &B, config: &Spec, rows: usize) {
         if rows > self.own.rows {
             self.own = Own::new(backend, config, rows);
         }

@@ -8,7 +8,7 @@
 //!     q, k = rms(q per head) · q_norm, rms(k per head) · k_norm
 //!     sliding: q, k = rope(q), rope(k)
 //!     store k, v;  a = attention(q) · sigmoid(g)
-//!     x += rms'(Wo a) · post_attention_norm          rms': POST_NORM_EPS
+//!     x += rms'(Wo a) · post_attention_norm          rms': an epsilon of its own
 //!     h = rms(x) · ffn_norm
 //!     x += rms'(Wdown (silu(Wgate h) · (Wup h))) · post_ffw_norm
 //! logits = soft_cap(Whead (rms(x) · output_norm))    scale first, then cap
@@ -334,7 +334,7 @@ impl<B: Backend> Transformer<B> {
 
         b.mark(Stage::Embed);
         b.embed(&self.embedding, &tokens, &mut s.h)?;
-        b.rms_norm(rows, &s.h, None, config.rms_eps, &mut s.x)?;
+        b.rms_norm(rows, &s.h, None, config.embed.norm.unwrap_or(0.0), &mut s.x)?;
         let rope = self
             .rope
             .runs(batch.parts.iter().map(|p| (p.first, p.rows)));
@@ -368,11 +368,17 @@ impl<B: Backend> Transformer<B> {
         rope: &RopeTable,
         batch: &Parts,
     ) -> Result<(), OpError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        let (eps, sliding) = (config.rms_eps, layer.attention.window.is_some());
+        let b = &*self.backend;
+        let sliding = self.config.layers[index].attn.rope.is_some();
         let (rows, keep) = (batch.rows, batch.keep);
 
-        b.rms_norm(rows, &s.x, Some(&layer.attn_norm), eps, &mut s.h)?;
+        b.rms_norm(
+            rows,
+            &s.x,
+            Some(&layer.attn_norm.weights),
+            layer.attn_norm.eps,
+            &mut s.h,
+        )?;
         if keep == rows {
             let set = [&layer.q, &layer.k, &layer.v, &layer.gate];
             let out = &mut [&mut s.q, &mut s.k, &mut s.v, &mut s.gate];
@@ -381,7 +387,7 @@ impl<B: Backend> Transformer<B> {
             let out = &mut [&mut s.k, &mut s.v];
             b.project(rows, &[&layer.k, &layer.v], &s.h, out)?;
         }
-        b.head_norm(rows, &mut s.k, &layer.k_norm, eps)?;
+        b.head_norm(rows, &mut s.k, &layer.k_norm.weights, layer.k_norm.eps)?;
         if sliding {
             b.rope(rows, &mut s.k, rope)?;
         }
@@ -405,7 +411,7 @@ impl<B: Backend> Transformer<B> {
             let out = &mut [&mut s.q, &mut s.gate];
             b.project(keep, &[&layer.q, &layer.gate], &s.h, out)?;
         }
-        b.head_norm(keep, &mut s.q, &layer.q_norm, eps)?;
+        b.head_norm(keep, &mut s.q, &layer.q_norm.weights, layer.q_norm.eps)?;
         if sliding {
             let kept = |p: &Part| (p.first + p.skipped(), p.keep);
             let tail = (keep < rows).then(|| self.rope.runs(batch.parts.iter().map(kept)));
@@ -415,7 +421,7 @@ impl<B: Backend> Transformer<B> {
         b.sigmoid_gate(keep, &mut s.attended, &s.gate)?;
         b.project(keep, &[&layer.output], &s.attended, &mut [&mut s.h])?;
         let post = &layer.post_attn_norm;
-        b.add_rms_norm(keep, &mut s.x, &s.h, post, config.post_norm_eps)
+        b.add_rms_norm(keep, &mut s.x, &s.h, &post.weights, post.eps)
     }
 
     /// Attention itself, from `q` to `attended`, of the rows kept.
@@ -445,14 +451,15 @@ impl<B: Backend> Transformer<B> {
 
     /// The FFN's half of a layer.
     fn feed(&self, layer: &Layer<B>, s: &mut Workspace<B>, rows: usize) -> Result<(), OpError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        b.rms_norm(rows, &s.x, Some(&layer.ffn_norm), config.rms_eps, &mut s.h)?;
+        let b = &*self.backend;
+        let norm = &layer.ffn_norm;
+        b.rms_norm(rows, &s.x, Some(&norm.weights), norm.eps, &mut s.h)?;
         let set = [&layer.ffn_gate, &layer.ffn_up];
         b.project(rows, &set, &s.h, &mut [&mut s.ffn_gate, &mut s.ffn_up])?;
         b.silu_product(rows, &mut s.ffn_gate, &s.ffn_up)?;
         b.project(rows, &[&layer.ffn_down], &s.ffn_gate, &mut [&mut s.h])?;
         let post = &layer.post_ffn_norm;
-        b.add_rms_norm(rows, &mut s.x, &s.h, post, config.post_norm_eps)
+        b.add_rms_norm(rows, &mut s.x, &s.h, &post.weights, post.eps)
     }
 
     /// Norm and head over the rows kept, a slice at a time.
@@ -463,15 +470,16 @@ impl<B: Backend> Transformer<B> {
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), BatchError> {
         let (b, config) = (&*self.backend, &*self.config);
-        let norm = Some(&self.output_norm);
+        let norm = Some(&self.output_norm.weights);
+        let eps = self.output_norm.eps;
         let kept: Vec<Kept> = batch.parts.iter().flat_map(Kept::of).collect();
         b.mark(Stage::Head);
         for (from, n) in head_slices(batch.keep) {
             if from == 0 {
-                b.rms_norm(n, &s.x, norm, config.rms_eps, &mut s.h)?;
+                b.rms_norm(n, &s.x, norm, eps, &mut s.h)?;
             } else {
                 b.copy_rows(n, &s.x, from, &mut s.tail, 0)?;
-                b.rms_norm(n, &s.tail, norm, config.rms_eps, &mut s.h)?;
+                b.rms_norm(n, &s.tail, norm, eps, &mut s.h)?;
             }
             let kept = &kept[from..from + n];
             if kept.iter().any(|k| k.state) {
@@ -481,7 +489,7 @@ impl<B: Backend> Transformer<B> {
             }
             if kept.iter().any(|k| !k.state) {
                 b.project(n, &[&self.head], &s.h, &mut [&mut s.logits])?;
-                b.soft_cap(n, &mut s.logits, config.logit_scale, config.softcap)?;
+                b.soft_cap(n, &mut s.logits, config.out.scale, config.out.cap)?;
                 let len = n * config.vocab;
                 let rows = match b.view(&s.logits).and_then(|rows| rows.get(..len)) {
                     Some(rows) => rows,

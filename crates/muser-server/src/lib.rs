@@ -265,7 +265,7 @@ fn facts<B: Backend>(model: &Model<B>) -> serde_json::Value {
     json!({
         "vocab": config.vocab,
         "context": config.context,
-        "layers": config.layers,
+        "layers": config.layers.len(),
         "hidden": config.hidden,
         "parameters": transformer.parameters(),
         "bytes": transformer.weights_bytes(),

@@ -167,6 +167,47 @@ fn what_is_not_done_is_refused_by_name() {
     );
 }
 
+/// What `/openapi.json` lists is known: of another type at most.
+#[test]
+fn what_is_described_is_known() {
+    let s = start();
+    let described = get(s.address, "/openapi.json").ok();
+    for (schema, path, base) in [
+        (
+            "ChatRequest",
+            "/v1/chat/completions",
+            said(json!({"max_tokens": 1})),
+        ),
+        (
+            "CompletionRequest",
+            "/v1/completions",
+            text(json!({"max_tokens": 1})),
+        ),
+        ("EmbeddingRequest", "/v1/embeddings", json!({"input": "x"})),
+        (
+            "TemplateRequest",
+            "/apply-template",
+            json!({"messages": user("x")}),
+        ),
+        ("TokenizeRequest", "/tokenize", json!({"content": "x"})),
+        ("DetokenizeRequest", "/detokenize", json!({"tokens": [5]})),
+    ] {
+        let fields = &described["components"]["schemas"][schema]["properties"];
+        for name in fields.as_object().unwrap().keys() {
+            let reply = post(
+                s.address,
+                path,
+                &with(base.clone(), &json!({name: {"odd": 1}})),
+            );
+            if reply.status != 200 {
+                let error = reply.json()["error"].clone();
+                let unknown = error["code"] == "unknown_field" && error["param"] == **name;
+                assert!(!unknown, "{schema}: {name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn what_a_message_repeats_of_a_request_is_short() {
     let s = start();

@@ -157,3 +157,30 @@ fn parts_of_characters_have_keys_and_offsets_of_their_own() {
         assert!((20..=21).contains(&top.as_object().unwrap().len()), "{top}");
     }
 }
+
+/// The tokens of a stop string were sampled: they are counted and have their
+/// log-probabilities, though their text is not shown.
+#[test]
+fn tokens_of_a_stop_string_have_theirs() {
+    let s = start();
+    let body = json!({"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0,
+        "logprobs": 0});
+    let free = complete(s.address, body.clone()).ok()["choices"][0].clone();
+    let text = free["text"].as_str().unwrap();
+    let stop: String = text.chars().skip(20).take(9).collect();
+    let mut stopped = body;
+    stopped["stop"] = stop.as_str().into();
+    let whole = complete(s.address, stopped).ok();
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        choice["text"].as_str().unwrap(),
+        &text[..text.find(&stop).unwrap()]
+    );
+    let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+    assert_eq!(
+        whole["usage"]["completion_tokens"].as_u64(),
+        Some(tokens.len() as u64)
+    );
+    let sampled: String = tokens.iter().map(|t| t.as_str().unwrap()).collect();
+    assert!(sampled.contains(&stop) && text.starts_with(&sampled));
+}

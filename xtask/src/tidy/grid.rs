@@ -1,5 +1,5 @@
-//! The grid of kernels: a family is a folder with a file a level, the same names in
-//! every folder, or one file that is written once for all levels.
+//! Checks the grid of kernels: a family is a folder with a file for each level, the
+//! same names in every folder, or one file that is compiled for all levels.
 
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};

@@ -211,7 +211,8 @@ impl Rounds<'_> {
     /// sliding layers, as long as window and micro-batch, wraps.
     fn comparable(&self, chain: &Chain) -> bool {
         let end = chain.depth + chain.width * chain.calls;
-        self.swa_full || end <= self.budget.config().window + 512
+        let window = self.budget.config().window();
+        self.swa_full || window.is_none_or(|window| end <= window + 512)
     }
 
     /// Runs the chains of one sample, the first one after a warm-up call. Each

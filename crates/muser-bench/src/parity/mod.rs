@@ -25,10 +25,10 @@ mod models;
 mod operations;
 mod options;
 mod ours;
-mod plan;
 mod products;
 mod question;
 pub mod receipts;
+mod selection;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -40,7 +40,7 @@ use muser_ops::{Lane, Profile, pinned};
 use muser_quant::DType;
 pub use options::Options;
 use ours::Ours;
-use plan::Plan;
+use selection::Selection;
 use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};
@@ -103,7 +103,7 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
     let seed = options.seed;
     println!("{profile}, seed {seed}: {}", reference.describe());
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let plan = Plan {
+    let selection = Selection {
         profile,
         seed,
         quick: options.quick,
@@ -122,7 +122,7 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
         let subjects = subjects(options, profile, of_models)?;
         let mut judge = Judge::new(&mut reference, subjects);
         for group in groups {
-            run_group(&mut judge, &plan, root, scratch.path(), &group)?;
+            run_group(&mut judge, &selection, root, scratch.path(), &group)?;
             eprintln!("  {group}: {} s", start.elapsed().as_secs());
         }
         print!("{}", judge.table());
@@ -153,21 +153,21 @@ fn groups() -> Vec<String> {
 
 fn run_group(
     judge: &mut Judge<'_>,
-    plan: &Plan,
+    selection: &Selection,
     root: &Path,
     scratch: &Path,
     group: &str,
 ) -> Result<(), String> {
     if let Some(name) = group.strip_prefix("model/") {
-        return models::run(judge, plan, root, scratch, name);
+        return models::run(judge, selection, root, scratch, name);
     }
     if let Some(dtype) = group.strip_prefix("project/").and_then(DType::from_name) {
-        return products::run(judge, plan, dtype);
+        return products::run(judge, selection, dtype);
     }
     match operations::GROUPS.iter().find(|(name, _)| *name == group) {
-        Some((_, run)) => run(judge, plan),
-        None if group == "kv_store" => attention::kv_store(judge, plan),
-        None => attention::run(judge, plan),
+        Some((_, run)) => run(judge, selection),
+        None if group == "kv_store" => attention::kv_store(judge, selection),
+        None => attention::run(judge, selection),
     }
 }
 

@@ -115,6 +115,7 @@ pub(super) struct KernelSpan {
     pub(super) values: Range<usize>,
     /// Number of values in a row.
     pub(super) width: usize,
+    /// Row of the first value.
     pub(super) first_row: usize,
 }
 

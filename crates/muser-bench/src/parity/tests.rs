@@ -3,8 +3,8 @@
 //! llama.cpp.
 
 use super::ours::Ours;
-use super::plan::Plan;
 use super::run_group;
+use super::selection::Selection;
 use super::table::{Judge, Subject};
 use muser_ops::pinned::project::{Route, route};
 use muser_ops::pinned::{self, Oracle};
@@ -252,14 +252,14 @@ fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>)
         limit,
     };
     let mut judge = Judge::new(&mut reference, vec![subject]);
-    let plan = Plan {
+    let selection = Selection {
         profile,
         seed: 1,
         quick: true,
         most_threads: 2,
     };
     let nowhere = Path::new("");
-    run_group(&mut judge, &plan, nowhere, nowhere, group).unwrap();
+    run_group(&mut judge, &selection, nowhere, nowhere, group).unwrap();
     (judge.verdict(), judge.told().to_vec())
 }
 

@@ -15,7 +15,7 @@ const HUGE: u64 = 1 << 29;
 const LARGE: u64 = 1 << 26;
 
 /// The selection of a run.
-pub(super) struct Plan {
+pub(super) struct Selection {
     pub(super) profile: Profile,
     pub(super) seed: u64,
     /// Whether the selection is the quick one, which takes minutes.
@@ -24,7 +24,7 @@ pub(super) struct Plan {
     pub(super) most_threads: usize,
 }
 
-impl Plan {
+impl Selection {
     /// Returns whether a case of this cost is selected.
     pub(super) fn affords(&self, cost: u64) -> bool {
         !self.quick || cost <= QUICK_COST
