@@ -68,14 +68,22 @@ impl<'a, B: Backend> Binder<'a, B> {
         }
     }
 
-    /// The matrix of this role, bound. `layer` is `None` for the model's own.
-    pub(crate) fn matrix(
+    /// The matrices of these roles, which read one input, bound as a set.
+    /// `layer` is `None` for the model's own.
+    pub(crate) fn set(
         &mut self,
-        role: Role,
+        roles: &[Role],
         layer: Option<usize>,
-    ) -> Result<B::Weight, ModelError> {
-        let weight = self.take(role, layer)?;
-        Ok(self.backend.bind(weight)?)
+    ) -> Result<B::Set, ModelError> {
+        let matrices = roles.iter().map(|&role| Ok(self.take(role, layer)?.into()));
+        let matrices = matrices.collect::<Result<Vec<_>, ModelError>>()?;
+        Ok(self.backend.bind_set(matrices)?)
+    }
+
+    /// The embedding table, bound.
+    pub(crate) fn table(&mut self) -> Result<B::Table, ModelError> {
+        let weight = self.take(Role::Embedding, None)?;
+        Ok(self.backend.bind_table(weight)?)
     }
 
     /// The norm weights of this role, decoded and bound.
@@ -114,7 +122,7 @@ impl<'a, B: Backend> Binder<'a, B> {
                 found: values[index],
             });
         }
-        Ok(self.backend.bind_vector(values))
+        Ok(self.backend.bind_vector(values)?)
     }
 
     fn take(&mut self, role: Role, layer: Option<usize>) -> Result<Weight, ModelError> {

@@ -13,7 +13,7 @@
 use crate::forward::head_slices;
 use crate::{Config, ModelError, Role, Tensor, Transformer, Want, bind, cache};
 use muser_gguf::Gguf;
-use muser_ops::{Backend, Lane};
+use muser_ops::{Backend, Lane, Sizes};
 use muser_quant::DType;
 
 /// Groups of tensors that are read together, or for one purpose.
@@ -311,7 +311,7 @@ impl Budget {
     /// One micro-batch, of whose rows the last `keep` give logits.
     fn micro_batch(&self, first: usize, rows: usize, keep: usize) -> Pass {
         let last = self.config.layers - 1;
-        let slices = head_slices(keep).count();
+        let slices = head_slices(keep, Sizes::of(self.lane).head_rows).count();
         // In a lane where the width matters, attention's half of the last layer
         // is computed for all rows or for none.
         let attended = match self.lane.width_matters() && keep > 0 {

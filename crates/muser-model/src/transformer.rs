@@ -3,7 +3,7 @@
 use crate::bind::Binder;
 use crate::{Cache, Config, ModelError, Role, Tensor, Workspace};
 use muser_gguf::Gguf;
-use muser_ops::{Attention, Backend, Lane, RopeFrequencies};
+use muser_ops::{Attention, Backend, Lane, RopeSpec, Sizes};
 use std::sync::Arc;
 
 /// The weights of one model, checked, on one backend.
@@ -13,53 +13,58 @@ pub struct Transformer<B: Backend> {
     pub(crate) config: Arc<Config>,
     /// The backend's arithmetic.
     pub(crate) lane: Lane,
+    /// How the backend wants calls cut.
+    pub(crate) sizes: Sizes,
     pub(crate) backend: Arc<B>,
-    pub(crate) embedding: B::Weight,
+    pub(crate) embedding: B::Table,
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) output_norm: B::Vector,
-    pub(crate) head: B::Weight,
-    pub(crate) rope: RopeFrequencies,
+    pub(crate) head: B::Set,
+    /// The rotary encodings that layers name.
+    pub(crate) ropes: Vec<B::Rope>,
     tensors: Vec<Tensor>,
 }
 
-/// One layer's weights, in the order of their use.
+/// One layer's parts, in the order of their use. What an architecture leaves
+/// out is `None`.
 pub(crate) struct Layer<B: Backend> {
     pub(crate) attn_norm: B::Vector,
-    pub(crate) q: B::Weight,
-    pub(crate) k: B::Weight,
-    pub(crate) v: B::Weight,
-    pub(crate) gate: B::Weight,
-    pub(crate) q_norm: B::Vector,
-    pub(crate) k_norm: B::Vector,
+    /// Q, the gate if there is one, K, V: what reads one row alone comes first.
+    pub(crate) attn_input: B::Set,
+    /// Whether attention's output is gated.
+    pub(crate) gate: bool,
+    pub(crate) q_norm: Option<B::Vector>,
+    pub(crate) k_norm: Option<B::Vector>,
+    /// Which of the model's rotary encodings Q and K have.
+    pub(crate) rope: Option<usize>,
     pub(crate) attention: Attention,
-    pub(crate) output: B::Weight,
-    pub(crate) post_attn_norm: B::Vector,
+    pub(crate) output: B::Set,
+    pub(crate) post_attn_norm: Option<B::Vector>,
     pub(crate) ffn_norm: B::Vector,
-    pub(crate) ffn_gate: B::Weight,
-    pub(crate) ffn_up: B::Weight,
-    pub(crate) ffn_down: B::Weight,
-    pub(crate) post_ffn_norm: B::Vector,
+    /// Gate and up.
+    pub(crate) ffn_input: B::Set,
+    pub(crate) ffn_down: B::Set,
+    pub(crate) post_ffn_norm: Option<B::Vector>,
 }
 
 impl<B: Backend> Layer<B> {
     fn bind(bind: &mut Binder<'_, B>, config: &Config, i: usize) -> Result<Self, ModelError> {
         let at = Some(i);
+        let attention = config.attention(i);
         Ok(Self {
             attn_norm: bind.norm(Role::AttnNorm, at)?,
-            q: bind.matrix(Role::Q, at)?,
-            k: bind.matrix(Role::K, at)?,
-            v: bind.matrix(Role::V, at)?,
-            gate: bind.matrix(Role::Gate, at)?,
-            q_norm: bind.norm(Role::QNorm, at)?,
-            k_norm: bind.norm(Role::KNorm, at)?,
-            attention: config.attention(i),
-            output: bind.matrix(Role::AttnOutput, at)?,
-            post_attn_norm: bind.norm(Role::PostAttnNorm, at)?,
+            attn_input: bind.set(&[Role::Q, Role::Gate, Role::K, Role::V], at)?,
+            gate: true,
+            q_norm: Some(bind.norm(Role::QNorm, at)?),
+            k_norm: Some(bind.norm(Role::KNorm, at)?),
+            rope: attention.window.map(|_| 0),
+            attention,
+            output: bind.set(&[Role::AttnOutput], at)?,
+            post_attn_norm: Some(bind.norm(Role::PostAttnNorm, at)?),
             ffn_norm: bind.norm(Role::FfnNorm, at)?,
-            ffn_gate: bind.matrix(Role::FfnGate, at)?,
-            ffn_up: bind.matrix(Role::FfnUp, at)?,
-            ffn_down: bind.matrix(Role::FfnDown, at)?,
-            post_ffn_norm: bind.norm(Role::PostFfnNorm, at)?,
+            ffn_input: bind.set(&[Role::FfnGate, Role::FfnUp], at)?,
+            ffn_down: bind.set(&[Role::FfnDown], at)?,
+            post_ffn_norm: Some(bind.norm(Role::PostFfnNorm, at)?),
         })
     }
 }
@@ -79,25 +84,33 @@ impl<B: Backend> Transformer<B> {
         let lane = backend.info().lane;
         let config = Config::in_lane(gguf, lane)?;
         let mut bind = Binder::new(gguf, &config, &*backend);
-        let embedding = bind.matrix(Role::Embedding, None)?;
+        let embedding = bind.table()?;
         let output_norm = bind.norm(Role::OutputNorm, None)?;
-        let head = bind.matrix(Role::Head, None)?;
+        let head = bind.set(&[Role::Head], None)?;
         // Not sized by `config.layers`: the first layer that is missing ends it.
         let mut layers = Vec::new();
         for i in 0..config.layers {
             layers.push(Layer::bind(&mut bind, &config, i)?);
         }
         let tensors = bind.finish()?;
-        let rope = RopeFrequencies::new(lane, config.rope_base, config.head_dim);
+        let rope = RopeSpec {
+            base: config.rope_base,
+            head_dim: config.head_dim,
+        };
+        let ropes = match layers.iter().any(|layer| layer.rope.is_some()) {
+            true => vec![backend.bind_rope(rope)?],
+            false => Vec::new(),
+        };
         Ok(Self {
             config: Arc::new(config),
             lane,
+            sizes: backend.sizes(),
             backend,
             embedding,
             layers,
             output_norm,
             head,
-            rope,
+            ropes,
             tensors,
         })
     }
@@ -143,19 +156,19 @@ impl<B: Backend> Transformer<B> {
     /// one). The model's own [`Config::context`] does not bound it: going
     /// beyond what it was trained on is the caller's decision.
     pub fn cache(&self, context: usize) -> Cache<B> {
-        let max_batch = self.lane.micro_batch();
+        let max_batch = self.sizes.micro_batch;
         Cache::new(&*self.backend, &self.config, context.max(1), max_batch)
     }
 
     /// Buffers for passes over several sequences at once
     /// ([`Transformer::forward_many`]).
     pub fn workspace(&self) -> Workspace<B> {
-        Workspace::new(&*self.backend, &self.config, 1, 1)
+        Workspace::new(&self.config)
     }
 
     /// Bytes of KV that a cache of `context` positions holds when full.
     pub fn cache_bytes(&self, context: usize) -> u64 {
-        crate::cache::kv_bytes(&self.config, context, self.lane.micro_batch(), context)
+        crate::cache::kv_bytes(&self.config, context, self.sizes.micro_batch, context)
     }
 }
 
