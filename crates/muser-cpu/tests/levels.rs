@@ -3,9 +3,10 @@
 //! where the build does not support it.
 
 use libtest_mimic::{Arguments, Trial};
+use muser_conformance as conformance;
 use muser_cpu::{Cpu, CpuOptions, Level};
 use muser_ops::pinned::{glibc, math};
-use muser_ops::{Backend as _, Lane, OpError, Profile, conformance};
+use muser_ops::{Backend as _, Lane, OpError, Profile};
 
 fn main() {
     let mut trials = Vec::new();

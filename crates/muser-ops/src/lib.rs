@@ -3,8 +3,8 @@
 //! Each operation is a descriptor, a contract in its module's documentation,
 //! and a scalar function that *is* the contract: the oracle. Backends
 //! implement [`Backend`]; [`oracle::Oracle`] does so with the oracle functions
-//! alone, slowly, and the suite in `conformance` (feature `conformance`) runs
-//! any other backend against it, bit for bit.
+//! alone, slowly, and the crate `muser-conformance` runs any other backend
+//! against it, bit for bit.
 //!
 //! There are two arithmetics. The modules here are the lane [`Lane::Strict`],
 //! version 1, of `docs/numerics.md`: the same bits for any thread count, batch
@@ -14,8 +14,6 @@
 
 pub mod attention;
 mod backend;
-#[cfg(any(test, feature = "conformance"))]
-pub mod conformance;
 pub mod elementwise;
 pub mod embed;
 mod error;

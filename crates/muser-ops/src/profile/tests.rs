@@ -1,14 +1,10 @@
-//! Counts to the last byte, and every bit kept.
+//! Counts to the last byte. That every bit is kept is a test of
+//! `muser-conformance`.
 
 use super::*;
 use crate::oracle::Oracle;
 use crate::{Attention, Backend as _, KvLayout, Plan, Run, Subset, Weight};
 use muser_quant::DType;
-
-mod keeps_every_bit {
-    use super::{Arc, Oracle, Profiled};
-    crate::conformance_tests!(Profiled::new(Arc::new(Oracle)));
-}
 
 #[test]
 fn a_set_of_four_is_one_set_and_four_dispatches() {

@@ -5,7 +5,7 @@
 use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
-use crate::{Attention, Backend, KvLayout, OpError, Plan, Run, Subset};
+use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run, Subset};
 
 const HEADS: usize = 4;
 const HEAD_DIM: usize = 64;

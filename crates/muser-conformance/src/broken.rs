@@ -1,8 +1,8 @@
 //! The oracle with one fault: what the suite must catch.
 
-use crate::hook::{Call, Hook, Hooked};
-use crate::oracle::{Oracle, Rows};
-use crate::{
+use muser_ops::hook::{Call, Hook, Hooked};
+use muser_ops::oracle::{Oracle, Rows};
+use muser_ops::{
     Attention, Backend, BackendInfo, KvLayout, OpError, Plan, Run, Subset, Weight, norm, project,
     reduce,
 };
@@ -318,7 +318,7 @@ impl Faulty {
                 let (n, width) = (plan.count(*subset) * b.width(x), b.width(x));
                 let mut values = all(x);
                 for row in values[..n].chunks_mut(width) {
-                    crate::rope::rope(row, &table, 0);
+                    muser_ops::rope::rope(row, &table, 0);
                 }
                 set(x, &values);
                 return Ok(());

@@ -4,14 +4,15 @@
 //!
 //! ```
 //! mod oracle_itself {
-//!     muser_ops::conformance_tests!(muser_ops::oracle::Oracle);
+//!     muser_conformance::conformance_tests!(muser_ops::oracle::Oracle);
 //! }
 //! ```
 //!
 //! or, where the harness is its own, with [`groups`] and [`run`]:
 //!
 //! ```
-//! use muser_ops::{conformance, oracle::Oracle};
+//! use muser_conformance as conformance;
+//! use muser_ops::oracle::Oracle;
 //! let report = conformance::run(&Oracle, conformance::Group::CopyRows, 1);
 //! report.assert_ok();
 //! ```
@@ -24,6 +25,7 @@
 //! geometry as optional: an operation that a backend refuses is a failure.
 //!
 //! `MUSER_SEED` (decimal, or hexadecimal after `0x`) replaces the seed.
+#![forbid(unsafe_code)]
 
 mod attention;
 #[cfg(test)]
@@ -43,7 +45,7 @@ mod rope;
 mod tests;
 mod together;
 
-use crate::Backend;
+use muser_ops::Backend;
 use muser_quant::DType;
 pub use report::Report;
 use rig::Suite;
@@ -274,14 +276,14 @@ macro_rules! conformance_tests {
     (@tests $backend:expr; $($test:ident $name:literal,)*) => {
         $(#[test]
         fn $test() {
-            $crate::conformance::check(&$backend, $name);
+            $crate::check(&$backend, $name);
         })*
 
         /// A group without a line in the macro would be a group never run.
         #[test]
         fn every_group_is_run() {
             let mut named: Vec<&str> = vec![$($name),*];
-            let mut groups: Vec<&str> = $crate::conformance::groups()
+            let mut groups: Vec<&str> = $crate::groups()
                 .iter()
                 .map(|g| g.name())
                 .collect();

@@ -9,7 +9,7 @@ use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
-use crate::{Backend, OpError, Weight, project};
+use muser_ops::{Backend, OpError, Weight, project};
 use muser_quant::{DType, QK};
 
 /// Rows of activations in a pool: the widest batch and room to start

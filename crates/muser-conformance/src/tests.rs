@@ -6,7 +6,14 @@ use super::{Group, Report, SEED, groups, parse_seed, run_with};
 use muser_quant::DType;
 
 mod on_the_oracle {
-    crate::conformance_tests!(crate::oracle::Oracle);
+    crate::conformance_tests!(muser_ops::oracle::Oracle);
+}
+
+/// A backend that measures another keeps every bit of it.
+mod on_the_measured_oracle {
+    use muser_ops::{oracle::Oracle, profile::Profiled};
+    use std::sync::Arc;
+    crate::conformance_tests!(Profiled::new(Arc::new(Oracle)));
 }
 
 /// Whether the suite sees the fault; a fault that it sees is reported as what

@@ -5,7 +5,7 @@ use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
-use crate::{Backend, OpError};
+use muser_ops::{Backend, OpError};
 
 #[derive(Clone, Copy, Debug)]
 enum Op {

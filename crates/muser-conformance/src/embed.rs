@@ -3,7 +3,7 @@
 use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite, caches};
-use crate::{Backend, OpError, Plan, Run, Weight};
+use muser_ops::{Backend, OpError, Plan, Run, Weight};
 use muser_quant::{DType, QK};
 
 struct Embed {

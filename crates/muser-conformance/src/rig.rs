@@ -3,8 +3,8 @@
 use super::compare::{self, Failure, Fault, GUARD, POISON, Seen};
 use super::report::Report;
 use super::rng::Rng;
-use crate::oracle::Oracle;
-use crate::{Backend, Lane, OpError, pinned};
+use muser_ops::oracle::Oracle;
+use muser_ops::{Backend, Lane, OpError, pinned};
 
 /// A backend's buffer with what it was filled with.
 pub(super) struct Guarded<B: Backend> {

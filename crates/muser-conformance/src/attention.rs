@@ -10,8 +10,8 @@ use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
-use crate::oracle::Oracle;
-use crate::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
+use muser_ops::oracle::Oracle;
+use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
 use std::ops::Range;
 
 /// Heads, their geometry and the cache.

@@ -4,7 +4,7 @@
 use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite, caches};
-use crate::{Backend, OpError, Plan, Run};
+use muser_ops::{Backend, OpError, Plan, Run};
 
 struct CopyRows {
     width: usize,
