@@ -37,7 +37,7 @@ mod team;
 mod threads;
 mod unpacked;
 
-pub use backend::{Cpu, CpuError, CpuOptions};
+pub use backend::{Batch, Cpu, CpuError, CpuOptions, Rope};
 pub use buffer::Buffer;
 pub use cache::beyond_caches;
 pub use kv::Kv;

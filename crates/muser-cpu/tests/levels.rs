@@ -3,9 +3,10 @@
 //! where the build does not support it.
 
 use libtest_mimic::{Arguments, Trial};
+use muser_conformance as conformance;
 use muser_cpu::{Cpu, CpuOptions, Level};
 use muser_ops::pinned::{glibc, math};
-use muser_ops::{Backend as _, Lane, OpError, Profile, conformance};
+use muser_ops::{Backend as _, Lane, OpError, Profile};
 
 fn main() {
     let mut trials = Vec::new();
@@ -21,6 +22,7 @@ fn main() {
                         threads: Some(3),
                         level: Some(level),
                         lane,
+                        ..CpuOptions::default()
                     })?;
                     conformance::check(&cpu, name);
                     Ok(())
@@ -99,18 +101,17 @@ fn the_librarys_functions_are_exact(level: Level) -> Result<(), libtest_mimic::F
         threads: Some(2),
         level: Some(level),
         lane: Lane::Pinned(Profile::LlamaCppAvx2),
+        ..CpuOptions::default()
     })?;
     let x: Vec<f32> = (0..u32::MAX).step_by(4_093).map(f32::from_bits).collect();
     let run = |op: &dyn Fn(&mut muser_cpu::Buffer) -> Result<(), OpError>, from: &[f32]| {
-        let mut buffer = cpu.buffer(1, x.len());
-        let mut out = vec![0.0; x.len()];
+        let mut buffer = cpu.buffer(1, x.len())?;
         cpu.write(&mut buffer, from)?;
         op(&mut buffer)?;
-        cpu.read(&buffer, &mut out)?;
-        Ok::<_, OpError>(out)
+        Ok::<_, OpError>(cpu.read(&buffer, 1)?.into_owned())
     };
     let tanh = run(&|b| cpu.soft_cap(1, b, 1.0, Some(1.0)), &x)?;
-    let mut gate = cpu.buffer(1, x.len());
+    let mut gate = cpu.buffer(1, x.len())?;
     cpu.write(&mut gate, &x)?;
     let sigmoid = run(&|b| cpu.sigmoid_gate(1, b, &gate), &vec![1.0; x.len()])?;
     for (i, &x) in x.iter().enumerate() {

@@ -142,7 +142,7 @@ fn a_whole_vocabulary() {
 #[test]
 fn the_embedded_model() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
-    let gguf = Gguf::open(models.join("glimmer-nano-q4_k_m.gguf")).unwrap();
+    let gguf = Gguf::open(models.join("glimmer-nano-2-q4_k_m.gguf")).unwrap();
     assert_eq!((gguf.metadata().len(), gguf.tensors().len()), (33, 115));
     let architecture = gguf.metadata().string("general.architecture").unwrap();
     assert_eq!(architecture, "muse-glimmer");

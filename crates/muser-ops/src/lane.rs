@@ -5,7 +5,6 @@
 /// A kernel belongs to exactly one lane. A tensor or a width that a lane does
 /// not cover is refused by name; no lane falls back to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Lane {
     /// One answer: the same bits however it is computed. Version 1.
     #[default]
@@ -55,7 +54,10 @@ impl Lane {
     /// Whether the width of a batch moves bits. Where it does, no row of a
     /// batch may be left out because nobody reads its result.
     pub fn width_matters(self) -> bool {
-        matches!(self, Self::Pinned(_))
+        match self {
+            Self::Strict => false,
+            Self::Pinned(_) => true,
+        }
     }
 }
 
@@ -71,7 +73,6 @@ impl std::fmt::Display for Lane {
 /// A reference profile: a build of llama.cpp and the settings that it runs
 /// with, as far as bits depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Profile {
     /// Built for AVX2, FMA and F16C: float vectors of 8 lanes.
     LlamaCppAvx2,

@@ -3,7 +3,7 @@
 /// What it is called in messages.
 pub(crate) const NAME: &str = "the embedded model";
 
-/// Its file, `models/glimmer-nano-q4_k_m.gguf`.
+/// Its file, `models/glimmer-nano-2-q4_k_m.gguf`.
 #[cfg(feature = "embedded")]
 pub(crate) fn file() -> Option<&'static [u8]> {
     // Aligned like a mapped file, so that a kernel's loads cross no more cache
@@ -12,7 +12,7 @@ pub(crate) fn file() -> Option<&'static [u8]> {
     struct Aligned<T: ?Sized>(T);
     static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../models/glimmer-nano-q4_k_m.gguf"
+        "/../../models/glimmer-nano-2-q4_k_m.gguf"
     )));
     Some(&FILE.0)
 }

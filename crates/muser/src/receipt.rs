@@ -6,7 +6,7 @@
 //!   "lane": "pinned", "lane_version": 1, "profile": "llamacpp-avx512",
 //!   "threads": 2,
 //!   "muser": "0.1.0",
-//!   "model": { "name": "glimmer-nano-q4_k_m.gguf", "sha256": "…" },
+//!   "model": { "name": "glimmer-nano-2-q4_k_m.gguf", "sha256": "…" },
 //!   "calls": [1, 4, 16],
 //!   "tokens": [ … ],
 //!   "logits": { "rows": 21, "columns": 4096, "sha256": "…" },

@@ -63,7 +63,7 @@ fn f16() -> &'static str {
     let (_, path) = FILE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let nano = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../models/glimmer-nano-q4_k_m.gguf")
+            .join("../../models/glimmer-nano-2-q4_k_m.gguf")
             .display()
             .to_string();
         let path = folder.path().join("f16.gguf").display().to_string();
@@ -111,7 +111,7 @@ fn broken() {
 
     let model = muser(&["parity", "--receipt", &file(&good), "--model", f16()]).fails(1);
     assert!(
-        model.contains("is of another model: expected SHA-256 f166057a"),
+        model.contains("is of another model: expected SHA-256 e89225af"),
         "{model}"
     );
     let none = muser(&["parity", "--receipt", &file("{}")]).fails(1);

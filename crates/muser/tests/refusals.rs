@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 fn nano() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/glimmer-nano-q4_k_m.gguf")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/glimmer-nano-2-q4_k_m.gguf")
 }
 
 fn path_in(folder: &TempDir, name: &str) -> String {

@@ -78,7 +78,7 @@ impl Options {
     /// Reads the words; `root` is the repository's.
     pub(super) fn parse(root: &Path, words: &[&str]) -> Result<Self, String> {
         let mut o = Self {
-            model: root.join("models/glimmer-nano-q4_k_m.gguf"),
+            model: root.join("models/glimmer-nano-2-q4_k_m.gguf"),
             profiles: Profile::ALL
                 .into_iter()
                 .filter(|&p| level(p).is_available())
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!((o.threads, o.rounds, o.open_rounds), (3, 7, 0));
         assert!(o.sample == 0.25 && o.swa_full && o.record.as_deref() == Some("nano-1"));
         let plain = parse(&[]).unwrap();
-        assert!(plain.model.ends_with("models/glimmer-nano-q4_k_m.gguf"));
+        assert!(plain.model.ends_with("models/glimmer-nano-2-q4_k_m.gguf"));
         assert!(!plain.swa_full && plain.record.is_none());
         for bad in [
             &["--widths"][..],

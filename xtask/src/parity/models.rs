@@ -323,7 +323,7 @@ pub(super) fn run(
     };
     let kernel = format!("model/{name}");
     judge.expect(&kernel);
-    let nano = root.join("models/glimmer-nano-q4_k_m.gguf");
+    let nano = root.join("models/glimmer-nano-2-q4_k_m.gguf");
     let path = make(source, &nano, name, scratch)?;
     let about = |e: String| format!("{}: {e}", path.display());
     let gguf = Gguf::open(&path).map_err(|e| about(e.to_string()))?;

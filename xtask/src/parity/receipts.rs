@@ -75,7 +75,7 @@ impl Run {
 /// The command.
 pub(crate) fn command(root: &Path) -> Result<(), String> {
     let scratch = tempfile::tempdir().map_err(|e| format!("a temporary folder: {e}"))?;
-    let nano = root.join("models/glimmer-nano-q4_k_m.gguf");
+    let nano = root.join("models/glimmer-nano-2-q4_k_m.gguf");
     let f16 = scratch.path().join("glimmer-nano-f16.gguf");
     let path = |p: &Path| p.display().to_string();
     muser(

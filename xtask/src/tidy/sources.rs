@@ -31,10 +31,11 @@ const UNSAFE: [(&str, &str); 7] = [
 
 /// What each crate's root says of `unsafe`. `deny` where a module of
 /// [`UNSAFE`] lifts it, `forbid` everywhere else.
-const ROOTS: [(&str, &str); 9] = [
+const ROOTS: [(&str, &str); 10] = [
     ("crates/muser-gguf/src/lib.rs", "deny"),
     ("crates/muser-quant/src/lib.rs", "forbid"),
     ("crates/muser-ops/src/lib.rs", "forbid"),
+    ("crates/muser-conformance/src/lib.rs", "forbid"),
     ("crates/muser-cpu/src/lib.rs", "deny"),
     ("crates/muser-model/src/lib.rs", "forbid"),
     ("crates/muser-text/src/lib.rs", "forbid"),

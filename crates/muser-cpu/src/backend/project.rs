@@ -8,7 +8,7 @@ use crate::ladder::{Family, Rung, rungs};
 use crate::rows::{Output, Tile, for_chunks, for_tiles};
 use muser_ops::pinned::dot;
 use muser_ops::pinned::project::Route;
-use muser_ops::{Profile, Weight};
+use muser_ops::{OpError, Profile, Weight};
 use muser_quant::{DType, QK};
 use std::ops::Range;
 
@@ -20,11 +20,11 @@ impl Cpu {
     pub(super) fn project_set(
         &self,
         columns: usize,
-        set: &[&Weight],
+        set: &[Weight],
         x: &[f32],
         outputs: &mut [Output<'_>],
     ) {
-        let plan = |w: &&Weight| rungs(self.lane, w.dtype(), w.rows(), columns).collect();
+        let plan = |w: &Weight| rungs(self.lane, w.dtype(), w.rows(), columns).collect();
         let plans: Vec<Plan> = set.iter().map(plan).collect();
         let shared = &mut *self.lock();
         self.prepare(shared, set, x);
@@ -37,7 +37,7 @@ impl Cpu {
             cols: set[0].cols(),
         };
         for_tiles(team, outputs, |which, range, tile| {
-            let w = set[which];
+            let w = &set[which];
             let n = w.row_bytes();
             let bytes = &w.bytes()[range.start * n..range.end * n];
             for (rung, columns) in &plans[which] {
@@ -48,12 +48,12 @@ impl Cpu {
     }
 
     /// Quantises and rounds what the rungs will read.
-    fn prepare(&self, shared: &mut Shared, set: &[&Weight], x: &[f32]) {
+    fn prepare(&self, shared: &mut Shared, set: &[Weight], x: &[f32]) {
         if set.iter().any(|w| w.dtype().is_k_quant()) {
             self.quantize(shared, x);
         }
         for (i, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
-            let rounded = |w: &&Weight| w.dtype() == dtype;
+            let rounded = |w: &Weight| w.dtype() == dtype;
             if self.lane.profile().is_none() || !set.iter().any(rounded) {
                 continue;
             }
@@ -81,6 +81,16 @@ impl Cpu {
     }
 }
 
+/// Why a float kernel is never asked for these.
+const QUANTISED: &str = "quantised weights have gone the other way";
+
+/// Refuses weights whose format no kernel multiplies with.
+pub(super) fn check_product(w: &Weight) -> Result<(), OpError> {
+    match w.dtype() {
+        DType::Q4K | DType::Q5K | DType::Q6K | DType::F16 | DType::BF16 | DType::F32 => Ok(()),
+    }
+}
+
 /// A set's input in every form that its rungs need.
 struct Input<'a> {
     table: &'a KernelTable,
@@ -105,7 +115,10 @@ impl Input<'_> {
                 match dtype {
                     DType::Q4K => t.$q4(w, x, blocks, n, tile),
                     DType::Q5K => t.$q5(w, x, blocks, n, tile),
-                    _ => t.$q6(w, x, blocks, n, tile),
+                    DType::Q6K => t.$q6(w, x, blocks, n, tile),
+                    DType::F16 | DType::BF16 | DType::F32 => {
+                        unreachable!("float weights have gone the other way")
+                    }
                 }
             };
         }
@@ -125,7 +138,8 @@ impl Input<'_> {
             return match dtype {
                 DType::F16 => t.matvec_f16(w, x, cols, n, tile),
                 DType::BF16 => t.matvec_bf16(w, x, cols, n, tile),
-                _ => t.matvec_f32(w, x, cols, n, tile),
+                DType::F32 => t.matvec_f32(w, x, cols, n, tile),
+                DType::Q4K | DType::Q5K | DType::Q6K => unreachable!("{QUANTISED}"),
             };
         };
         let order = Order {
@@ -136,7 +150,8 @@ impl Input<'_> {
         match dtype {
             DType::F16 => t.ggml_dot_f16(w, f16, cols, n, order, tile),
             DType::BF16 => t.ggml_dot_bf16(w, bf16, cols, n, order, tile),
-            _ => t.ggml_dot_f32(w, x, cols, n, order, tile),
+            DType::F32 => t.ggml_dot_f32(w, x, cols, n, order, tile),
+            DType::Q4K | DType::Q5K | DType::Q6K => unreachable!("{QUANTISED}"),
         }
     }
 }

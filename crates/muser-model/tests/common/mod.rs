@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The trained model that the binary embeds.
 pub(crate) const NANO: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../models/glimmer-nano-q4_k_m.gguf"
+    "/../../models/glimmer-nano-2-q4_k_m.gguf"
 );
 
 /// A synthetic file in memory.

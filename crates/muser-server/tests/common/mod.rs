@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(crate) const NANO: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
-    "/../../models/glimmer-nano-q4_k_m.gguf"
+    "/../../models/glimmer-nano-2-q4_k_m.gguf"
 );
 
 fn load(threads: usize, lane: Lane) -> Arc<Model<Cpu>> {

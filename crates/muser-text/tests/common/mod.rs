@@ -2,7 +2,8 @@
 
 use muser_text::{Tokenizer, TokenizerSpec};
 
-/// `nano-vocab.json`: the `tokenizer.ggml.*` keys of `models/glimmer-nano-q4_k_m.gguf`.
+/// `nano-vocab.json`: the `tokenizer.ggml.*` keys of a byte-level BPE vocabulary of
+/// 4,096 tokens with a gpt-4o split rule.
 pub(crate) fn nano_spec() -> TokenizerSpec {
     let file: serde_json::Value =
         serde_json::from_str(include_str!("../fixtures/nano-vocab.json")).unwrap();

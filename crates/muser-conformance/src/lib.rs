@@ -4,14 +4,15 @@
 //!
 //! ```
 //! mod oracle_itself {
-//!     muser_ops::conformance_tests!(muser_ops::oracle::Oracle);
+//!     muser_conformance::conformance_tests!(muser_ops::oracle::Oracle);
 //! }
 //! ```
 //!
 //! or, where the harness is its own, with [`groups`] and [`run`]:
 //!
 //! ```
-//! use muser_ops::{conformance, oracle::Oracle};
+//! use muser_conformance as conformance;
+//! use muser_ops::oracle::Oracle;
 //! let report = conformance::run(&Oracle, conformance::Group::CopyRows, 1);
 //! report.assert_ok();
 //! ```
@@ -24,6 +25,7 @@
 //! geometry as optional: an operation that a backend refuses is a failure.
 //!
 //! `MUSER_SEED` (decimal, or hexadecimal after `0x`) replaces the seed.
+#![forbid(unsafe_code)]
 
 mod attention;
 #[cfg(test)]
@@ -41,8 +43,9 @@ mod rng;
 mod rope;
 #[cfg(test)]
 mod tests;
+mod together;
 
-use crate::Backend;
+use muser_ops::Backend;
 use muser_quant::DType;
 pub use report::Report;
 use rig::Suite;
@@ -50,7 +53,6 @@ use rng::Rng;
 
 /// One family of operations, of one weight format where it has weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Group {
     /// One matrix, every batch width.
     Matvec(DType),
@@ -72,6 +74,10 @@ pub enum Group {
     AttentionWindow,
     /// The same over values at the ends of f16 and f32.
     AttentionValues,
+    /// Several sequences in one batch, each as it is alone.
+    AttentionTogether,
+    /// `x + y`.
+    Add,
     /// `x · sigmoid(g)`.
     SigmoidGate,
     /// `silu(g) · u`.
@@ -80,6 +86,8 @@ pub enum Group {
     SoftCap,
     /// Rows from one buffer to another.
     CopyRows,
+    /// The rows that a batch keeps.
+    Gather,
 }
 
 /// Every group.
@@ -107,10 +115,13 @@ pub fn groups() -> &'static [Group] {
         AttentionFull,
         AttentionWindow,
         AttentionValues,
+        AttentionTogether,
+        Add,
         SigmoidGate,
         SiluProduct,
         SoftCap,
         CopyRows,
+        Gather,
     ]
 }
 
@@ -139,10 +150,13 @@ impl Group {
             Self::AttentionFull => "attention/full",
             Self::AttentionWindow => "attention/window",
             Self::AttentionValues => "attention/values",
+            Self::AttentionTogether => "attention/together",
+            Self::Add => "elementwise/add",
             Self::SigmoidGate => "elementwise/sigmoid_gate",
             Self::SiluProduct => "elementwise/silu_product",
             Self::SoftCap => "elementwise/soft_cap",
             Self::CopyRows => "copy_rows",
+            Self::Gather => "gather",
         }
     }
 
@@ -191,10 +205,13 @@ fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
         Group::AttentionFull => attention::full(&mut suite),
         Group::AttentionWindow => attention::window(&mut suite),
         Group::AttentionValues => attention::values(&mut suite),
+        Group::AttentionTogether => together::together(&mut suite),
+        Group::Add => elementwise::add(&mut suite),
         Group::SigmoidGate => elementwise::sigmoid_gate(&mut suite),
         Group::SiluProduct => elementwise::silu_product(&mut suite),
         Group::SoftCap => elementwise::soft_cap(&mut suite),
         Group::CopyRows => copy_rows::copy_rows(&mut suite),
+        Group::Gather => copy_rows::gather(&mut suite),
     }
     suite.report
 }
@@ -247,23 +264,26 @@ macro_rules! conformance_tests {
             attention_full "attention/full",
             attention_window "attention/window",
             attention_values "attention/values",
+            attention_together "attention/together",
+            elementwise_add "elementwise/add",
             elementwise_sigmoid_gate "elementwise/sigmoid_gate",
             elementwise_silu_product "elementwise/silu_product",
             elementwise_soft_cap "elementwise/soft_cap",
             copy_rows "copy_rows",
+            gather "gather",
         }
     };
     (@tests $backend:expr; $($test:ident $name:literal,)*) => {
         $(#[test]
         fn $test() {
-            $crate::conformance::check(&$backend, $name);
+            $crate::check(&$backend, $name);
         })*
 
         /// A group without a line in the macro would be a group never run.
         #[test]
         fn every_group_is_run() {
             let mut named: Vec<&str> = vec![$($name),*];
-            let mut groups: Vec<&str> = $crate::conformance::groups()
+            let mut groups: Vec<&str> = $crate::groups()
                 .iter()
                 .map(|g| g.name())
                 .collect();

@@ -1,0 +1,509 @@
+//! The oracle with one fault: what the suite must catch.
+
+use muser_ops::hook::{Call, Hook, Hooked};
+use muser_ops::oracle::{Oracle, Rows};
+use muser_ops::{
+    Attention, Backend, BackendInfo, KvLayout, OpError, Plan, Run, Subset, Weight, norm, project,
+    reduce,
+};
+use muser_quant::q4_k::BlockQ4K;
+use muser_quant::q5_k::BlockQ5K;
+use muser_quant::q8_k::BlockQ8K;
+use muser_quant::{DType, bf16, f16};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The one thing that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    LastRowUnwritten,
+    /// In the last finite value of the last row.
+    OneUlp,
+    GuardRow,
+    /// 64 values past the end: a store as wide as two tiles.
+    LastGuard,
+    /// One ulp, in batches of nine only.
+    NineRows,
+    InputChanged,
+    NanForNumber,
+    Refuses,
+    /// Multiply, round, add in the chains over superblocks.
+    Unfused,
+    /// Activation scales that are subnormal become zero.
+    FlushedScale,
+    /// A block that is not finite counts as zeros.
+    NonFiniteIsZero,
+    /// 128 lanes in the float reduction.
+    OtherLanes,
+    SwappedOutputs,
+    LastOfSetUnwritten,
+    IgnoresWindow,
+    ShiftedWindow,
+    /// Chunks begin at the first visible position, not at multiples of 64.
+    ChunksFromFirst,
+    /// Beyond f16 is its largest value, not infinity.
+    SaturatedHalf,
+    OneHeadGroup,
+    /// A ring of one chunk less.
+    ShortRing,
+    /// A position stored a second time keeps its first values.
+    StaleAfterRewind,
+    FlushToZero,
+    LostNegativeZero,
+    CapWithoutScale,
+    TableRowZero,
+    CopiesFromZero,
+    CopiesToZero,
+    /// The first rows of a batch instead of those that it keeps.
+    GathersTheFirst,
+    /// The last sequence gets the first one's row.
+    OtherSequence,
+}
+
+/// The oracle behind this fault.
+pub(super) type Broken = Hooked<Oracle, Faulty>;
+
+pub(super) fn broken(fault: Fault) -> Broken {
+    let hook = Faulty {
+        fault,
+        changed: Mutex::default(),
+        past: Mutex::default(),
+    };
+    Hooked::over(Arc::new(Oracle), hook)
+}
+
+/// A fault, and what it needs to know.
+pub(super) struct Faulty {
+    fault: Fault,
+    /// Inputs that an operation has changed, as they were before: what is read
+    /// of such a buffer is what it would hold.
+    changed: Mutex<Vec<Vec<f32>>>,
+    /// What was stored in the cache made last.
+    past: Mutex<Past>,
+}
+
+/// K and V of a sequence's only layer, row by row.
+#[derive(Default)]
+struct Past {
+    layers: Vec<KvLayout>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
+
+/// All values of a buffer: the oracle reads any number of rows that it has.
+fn all(x: &Rows) -> Vec<f32> {
+    let width = Oracle.width(x).max(1);
+    let mut rows = 1;
+    while Oracle.read(x, 2 * rows).is_ok() {
+        rows *= 2;
+    }
+    let mut step = rows;
+    while step > 0 {
+        if Oracle.read(x, rows + step).is_ok() {
+            rows += step;
+        }
+        step /= 2;
+    }
+    let values = Oracle.read(x, rows).unwrap().into_owned();
+    debug_assert_eq!(values.len(), rows * width);
+    values
+}
+
+fn set(x: &mut Rows, values: &[f32]) {
+    Oracle.write(x, values).unwrap();
+}
+
+/// This value with its last bit flipped.
+fn ulp(x: f32) -> f32 {
+    f32::from_bits(x.to_bits() ^ 1)
+}
+
+impl Faulty {
+    /// Puts the fault into the first `n` values, or behind them.
+    fn spoil(&self, n: usize, width: usize, before: &[f32], x: &mut [f32]) {
+        let last_finite = x[..n].iter().rposition(|v| v.is_finite());
+        let replace = |x: &mut [f32], with: fn(f32) -> f32| {
+            for v in x {
+                *v = with(*v);
+            }
+        };
+        match self.fault {
+            Fault::LastRowUnwritten => x[n - width..n].copy_from_slice(&before[n - width..n]),
+            Fault::GuardRow => x[n] = 0.0,
+            Fault::LastGuard => x[n + 63] = 0.0,
+            Fault::NineRows if n == 9 * width => replace(&mut x[..n], ulp),
+            Fault::NanForNumber => x[0] = f32::NAN,
+            Fault::OneUlp => {
+                if let Some(i) = last_finite {
+                    x[i] = ulp(x[i]);
+                }
+            }
+            Fault::FlushToZero => {
+                replace(&mut x[..n], |v| if v.is_subnormal() { 0.0 } else { v });
+            }
+            Fault::LostNegativeZero => {
+                replace(&mut x[..n], |v| if v == 0.0 { 0.0 } else { v });
+            }
+            _ => {}
+        }
+    }
+
+    /// The dot product with this fault, if it is one of a dot product.
+    fn dot(&self, w: &Weight, row: &[u8], x: &[f32]) -> Option<f32> {
+        let dtype = w.dtype();
+        let mut y = project::quantize(x);
+        match (self.fault, dtype) {
+            (Fault::Unfused, DType::Q4K) => Some(unfused::<144>(row, &y, |b, a| {
+                let b = BlockQ4K::from_bytes(b);
+                (b.dot(a), b.d, b.dmin)
+            })),
+            (Fault::Unfused, DType::Q5K) => Some(unfused::<176>(row, &y, |b, a| {
+                let b = BlockQ5K::from_bytes(b);
+                (b.dot(a), b.d, b.dmin)
+            })),
+            (Fault::FlushedScale | Fault::NonFiniteIsZero, t) if t.is_k_quant() => {
+                for b in &mut y {
+                    let bad = match self.fault {
+                        Fault::FlushedScale => b.d.is_subnormal(),
+                        _ => b.d.is_nan(),
+                    };
+                    if bad {
+                        b.d = 0.0;
+                    }
+                }
+                Some(project::dot_quantized(dtype, row, &y))
+            }
+            (Fault::OtherLanes, t) if !t.is_k_quant() => {
+                let half = |b: &[u8; 2]| u16::from_le_bytes(*b);
+                let w: Vec<f32> = match t {
+                    DType::F32 => muser_quant::f32::read(row),
+                    DType::F16 => row
+                        .as_chunks()
+                        .0
+                        .iter()
+                        .map(|b| f16::to_f32(half(b)))
+                        .collect(),
+                    _ => row
+                        .as_chunks()
+                        .0
+                        .iter()
+                        .map(|b| bf16::to_f32(half(b)))
+                        .collect(),
+                };
+                Some(lanes_128(&w, x))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn unfused<const N: usize>(
+    row: &[u8],
+    y: &[BlockQ8K],
+    dot: impl Fn(&[u8; N], &BlockQ8K) -> ((i32, i32), u16, u16),
+) -> f32 {
+    let (mut acc, mut accm) = (0.0f32, 0.0f32);
+    for (b, a) in row.as_chunks::<N>().0.iter().zip(y) {
+        let ((s, m), d, dmin) = dot(b, a);
+        acc += s as f32 * (f16::to_f32(d) * a.d);
+        accm += m as f32 * (f16::to_f32(dmin) * a.d);
+    }
+    acc - accm
+}
+
+fn lanes_128(x: &[f32], y: &[f32]) -> f32 {
+    let mut p = [0.0f32; reduce::LANES];
+    for (i, (&x, &y)) in x.iter().zip(y).enumerate() {
+        p[i % 128] = x.mul_add(y, p[i % 128]);
+    }
+    reduce::halve(&mut p)
+}
+
+/// One hooked operation on the oracle.
+type OracleCall<'a, 'kv> = Call<'a, 'kv, Oracle>;
+
+impl Hook<Oracle> for Faulty {
+    fn info(&self, inner: BackendInfo) -> BackendInfo {
+        BackendInfo {
+            name: "broken",
+            ..inner
+        }
+    }
+
+    fn kv(&self, layers: &[KvLayout]) {
+        *lock(&self.past) = Past {
+            layers: layers.to_vec(),
+            ..Past::default()
+        };
+    }
+
+    fn call(&self, b: &Oracle, mut call: OracleCall<'_, '_>) -> Result<(), OpError> {
+        if matches!(call, Call::Write { .. }) {
+            return call.run(b);
+        }
+        let rows = call.rows(b);
+        if self.fault == Fault::Refuses && rows == 1 {
+            return Err(OpError::Unsupported {
+                op: "any",
+                what: "row count",
+                found: rows,
+                expected: "two or more",
+            });
+        }
+        let before: Vec<_> = call.outputs().iter().map(|o| all(o)).collect();
+        self.run(b, &mut call)?;
+        for (out, before) in call.outputs().into_iter().zip(&before) {
+            let (width, mut x) = (b.width(out), all(out));
+            if rows > 0 {
+                self.spoil(rows * width, width, before, &mut x);
+            }
+            set(out, &x);
+        }
+        match (self.fault, &mut call.outputs()[..], &before[..]) {
+            (Fault::LastOfSetUnwritten, [.., out], [.., before]) => set(out, before),
+            (Fault::SwappedOutputs, [.., x, y], _) if b.width(x) == b.width(y) => {
+                std::mem::swap::<Rows>(x, y);
+            }
+            _ => {}
+        }
+        if let (Fault::InputChanged, Some(input)) = (self.fault, call.inputs().first()) {
+            lock(&self.changed).push(all(input));
+        }
+        Ok(())
+    }
+
+    fn read<'a>(
+        &self,
+        b: &Oracle,
+        buffer: &'a Rows,
+        rows: usize,
+    ) -> Result<Cow<'a, [f32]>, OpError> {
+        let read = b.read(buffer, rows)?;
+        let same = |x: &Vec<f32>| {
+            let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            bits(x) == bits(&read)
+        };
+        if !lock(&self.changed).iter().any(same) {
+            return Ok(read);
+        }
+        let mut read = read.into_owned();
+        read[0] = ulp(read[0]);
+        Ok(read.into())
+    }
+}
+
+impl Faulty {
+    /// The operation, with a fault of its own arithmetic if this is one.
+    fn run(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
+        match call {
+            Call::CopyRows { from, .. } if self.fault == Fault::CopiesFromZero => *from = 0,
+            Call::CopyRows { to, .. } if self.fault == Fault::CopiesToZero => *to = 0,
+            Call::SoftCap { scale, .. } if self.fault == Fault::CapWithoutScale => *scale = 1.0,
+            Call::Gather { batch, src, dst } if self.fault == Fault::GathersTheFirst => {
+                let rows = b.plan(batch).count(Subset::Kept);
+                return b.copy_rows(rows, src, 0, dst, 0);
+            }
+            Call::Rope {
+                batch,
+                subset,
+                rope,
+                x,
+            } if self.fault == Fault::TableRowZero => {
+                let plan = b.plan(batch);
+                let table = rope.table(plan.position(*subset, 0), 1);
+                let (n, width) = (plan.count(*subset) * b.width(x), b.width(x));
+                let mut values = all(x);
+                for row in values[..n].chunks_mut(width) {
+                    muser_ops::rope::rope(row, &table, 0);
+                }
+                set(x, &values);
+                return Ok(());
+            }
+            Call::Attention { .. } => return self.attention(b, call),
+            _ => {}
+        }
+        call.run(b)?;
+        match call {
+            Call::Project {
+                rows,
+                set: matrices,
+                which,
+                x,
+                out,
+            } => {
+                let x = all(x);
+                for (w, out) in matrices[which.clone()].iter().zip(out) {
+                    let mut values = all(out);
+                    for (r, i) in (0..*rows).flat_map(|r| (0..w.rows()).map(move |i| (r, i))) {
+                        let x = &x[r * w.cols()..][..w.cols()];
+                        if let Some(v) = self.dot(w, w.row(i), x) {
+                            values[r * w.rows() + i] = v;
+                        }
+                    }
+                    set(out, &values);
+                }
+            }
+            Call::RmsNorm {
+                rows,
+                x,
+                weight,
+                eps,
+                out,
+            } if self.fault == Fault::OtherLanes => {
+                let (width, x, mut y) = (b.width(x), all(x), all(out));
+                for i in 0..*rows * width {
+                    let row = &x[i / width * width..][..width];
+                    let r = norm::scale(lanes_128(row, row), width, *eps);
+                    y[i] = weight.map_or(x[i] * r, |w| x[i] * r * w[i % width]);
+                }
+                set(out, &y);
+            }
+            Call::AddRmsNorm {
+                rows,
+                x,
+                y,
+                weight,
+                eps,
+            } if self.fault == Fault::OtherLanes => {
+                // Beside the right sum: what differs is a norm more or less.
+                let (width, mut to, y) = (b.width(x), all(x), all(y));
+                for i in 0..*rows * width {
+                    let row = &y[i / width * width..][..width];
+                    let right = norm::scale(reduce::sum_of_squares(row), width, *eps);
+                    let wrong = norm::scale(lanes_128(row, row), width, *eps);
+                    if right.to_bits() != wrong.to_bits() {
+                        to[i] += y[i] * (wrong - right) * weight[i % width];
+                    }
+                }
+                set(x, &to);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Attention by way of what the hook knows of the past, where there is one
+    /// sequence of one layer; else the oracle's.
+    fn attention(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
+        let Call::Attention {
+            batch,
+            desc,
+            subset,
+            q,
+            k,
+            v,
+            out,
+            ..
+        } = call
+        else {
+            return call.run(b);
+        };
+        let plan = b.plan(batch).clone();
+        let past = &mut *lock(&self.past);
+        let ([run], [layout]) = (plan.runs(), &past.layers[..]) else {
+            call.run(b)?;
+            return self.among_others(b, call);
+        };
+        let (width, end) = (b.width(k), run.first + run.rows);
+        for (stored, from) in [(&mut past.k, all(k)), (&mut past.v, all(v))] {
+            let old = stored.len();
+            stored.resize(old.max(end * width), 0.0);
+            for (i, &x) in from[..run.rows * width].iter().enumerate() {
+                let at = run.first * width + i;
+                if self.fault == Fault::StaleAfterRewind && at < old {
+                    continue;
+                }
+                stored[at] = match self.fault {
+                    Fault::SaturatedHalf => x.clamp(-65504.0, 65504.0),
+                    Fault::OneHeadGroup => from[i / width * width + i % layout.head_dim],
+                    _ => x,
+                };
+            }
+        }
+        if self.fault == Fault::ShortRing && layout.window.is_some() {
+            let newest = (past.k.len() / width).div_ceil(64) - 1;
+            let forgotten = (newest + 2).saturating_sub(layout.chunks()) * 64 * width;
+            let forgotten = forgotten.min(past.k.len());
+            past.k[..forgotten].fill(0.0);
+            past.v[..forgotten].fill(0.0);
+        }
+        let mut desc = **desc;
+        match (self.fault, desc.window) {
+            (Fault::IgnoresWindow, _) => desc.window = None,
+            (Fault::ShiftedWindow, Some(w)) => desc.window = Some(w + 1),
+            _ => {}
+        }
+        // The oracle's own batch stores as well: its caches know their end.
+        let mut unread = b.buffer(plan.count(*subset) + 1, b.width(q))?;
+        b.attention(batch, 0, &desc, *subset, q, k, v, &mut unread)?;
+        let (queries, mut values, q_width) = (all(q), all(out), b.width(q));
+        for r in 0..plan.count(*subset) {
+            let p = plan.position(*subset, r);
+            // Chunks that begin at the first visible position, or at 0.
+            let (from, desc) = match (self.fault, desc.window) {
+                (Fault::ChunksFromFirst, Some(_)) => {
+                    let window = None;
+                    (desc.first_visible(p), Attention { window, ..desc })
+                }
+                _ => (0, desc),
+            };
+            let kv = |x: &[f32]| x[from * width..(p + 1) * width].to_vec();
+            let q = &queries[r * q_width..][..q_width];
+            let row = alone(&desc, p - from, q, &kv(&past.k), &kv(&past.v))?;
+            values[r * q_width..][..q_width].copy_from_slice(&row);
+        }
+        set(out, &values);
+        Ok(())
+    }
+
+    /// The faults of several sequences together.
+    fn among_others(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
+        let Call::Attention {
+            batch, subset, out, ..
+        } = call
+        else {
+            return Ok(());
+        };
+        let spans: Vec<_> = b.plan(batch).spans(*subset).collect();
+        let read: Vec<_> = spans.iter().filter(|s| s.rows > 0).collect();
+        if let (Fault::OtherSequence, [first, .., last]) = (self.fault, &read[..]) {
+            let (width, mut x) = (b.width(out), all(out));
+            let row = x[first.at * width..][..width].to_vec();
+            x[last.at * width..][..width].copy_from_slice(&row);
+            set(out, &x);
+        }
+        Ok(())
+    }
+}
+
+/// Attention of one row at position `p` of a sequence of which these are K and
+/// V.
+fn alone(desc: &Attention, p: usize, q: &[f32], k: &[f32], v: &[f32]) -> Result<Vec<f32>, OpError> {
+    let layout = KvLayout {
+        kv_heads: desc.kv_heads,
+        head_dim: desc.head_dim,
+        window: desc.window,
+        context: p + 1,
+        max_batch: p + 1,
+    };
+    let run = Run {
+        first: 0,
+        rows: p + 1,
+        keep: 1,
+    };
+    let mut kv = Oracle.kv(&[layout]);
+    let mut batch = Oracle.batch(Plan::new(vec![0; p + 1], vec![run])?, vec![&mut kv])?;
+    let buffer = |values: &[f32], rows: usize| {
+        let mut buffer = Oracle.buffer(rows, values.len() / rows)?;
+        Oracle.write(&mut buffer, values)?;
+        Ok::<_, OpError>(buffer)
+    };
+    let (q, mut out) = (buffer(q, 1)?, Oracle.buffer(1, q.len())?);
+    let (k, v) = (buffer(k, p + 1)?, buffer(v, p + 1)?);
+    Oracle.attention(&mut batch, 0, desc, Subset::Kept, &q, &k, &v, &mut out)?;
+    Ok(Oracle.read(&out, 1)?.into_owned())
+}
