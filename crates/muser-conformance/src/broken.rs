@@ -482,13 +482,7 @@ impl Faulty {
 
 /// Attention of one row at position `p` of a sequence of which these are K and
 /// V.
-fn alone(
-    desc: &Attention,
-    p: usize,
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
-) -> Result<Vec<f32>, OpError> {
+fn alone(desc: &Attention, p: usize, q: &[f32], k: &[f32], v: &[f32]) -> Result<Vec<f32>, OpError> {
     let layout = KvLayout {
         kv_heads: desc.kv_heads,
         head_dim: desc.head_dim,

@@ -319,12 +319,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn embed(
-        &self,
-        batch: &Batch<'_>,
-        table: &Weight,
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
+    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Buffer) -> Result<(), OpError> {
         let (tokens, vocab) = (batch.plan.tokens(), table.rows());
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
             return Err(OpError::Token { token, vocab });

@@ -148,7 +148,9 @@ impl Kv {
     /// A layer's pages.
     pub(crate) fn layer(&self, layer: usize) -> Result<&Layer, OpError> {
         let layers = self.layers.len();
-        self.layers.get(layer).ok_or_else(|| no_layer(layer, layers))
+        self.layers
+            .get(layer)
+            .ok_or_else(|| no_layer(layer, layers))
     }
 
     /// A layer's pages, for writing.
@@ -284,7 +286,10 @@ mod tests {
         let bytes = page;
         assert_eq!(
             error,
-            format!("a page of the KV cache: expected room for {bytes} bytes, found 0 of the pool's {}", 3 * page)
+            format!(
+                "a page of the KV cache: expected room for {bytes} bytes, found 0 of the pool's {}",
+                3 * page
+            )
         );
         drop(a);
         assert_eq!(pool.used(), 2 * page);
@@ -316,7 +321,10 @@ mod tests {
     #[test]
     fn gaps_and_positions_beyond_the_context_are_refused() {
         let mut kv = Kv::new(&[LAYOUT], Pool::new(None));
-        assert!(kv.prepare(&run(1, 1)).is_err(), "nothing is stored before it");
+        assert!(
+            kv.prepare(&run(1, 1)).is_err(),
+            "nothing is stored before it"
+        );
         kv.prepare(&run(0, 64)).unwrap();
         assert!(kv.prepare(&run(64, 193)).is_err(), "one beyond 256");
         kv.prepare(&run(64, 192)).unwrap();

@@ -38,10 +38,7 @@ use std::sync::Arc;
 /// row, rows). A short end goes with the slice before it, so that no slice is
 /// narrow where the whole is not; with that, and slices that are multiples of
 /// four, a slice takes the routes of the whole in the pinned lane.
-pub(crate) fn head_slices(
-    keep: usize,
-    head_rows: usize,
-) -> impl Iterator<Item = (usize, usize)> {
+pub(crate) fn head_slices(keep: usize, head_rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let left = keep - from;
@@ -405,7 +402,10 @@ impl<B: Backend> Transformer<B> {
         attended: Subset,
     ) -> Result<(), OpError> {
         let (b, eps) = (&*self.backend, self.config.rms_eps);
-        let (rows, keep) = (b.plan(batch).count(Subset::All), b.plan(batch).count(attended));
+        let (rows, keep) = (
+            b.plan(batch).count(Subset::All),
+            b.plan(batch).count(attended),
+        );
         let set = &layer.attn_input;
         // Matrices of the set that are read by query rows alone.
         let queries = if layer.gate { 2 } else { 1 };
@@ -482,13 +482,7 @@ impl<B: Backend> Transformer<B> {
 
     /// The last norm of `n` kept rows from the row `from` on, into `h`, and,
     /// if they are wanted, their logits.
-    fn head(
-        &self,
-        s: &mut Buffers<B>,
-        from: usize,
-        n: usize,
-        logits: bool,
-    ) -> Result<(), OpError> {
+    fn head(&self, s: &mut Buffers<B>, from: usize, n: usize, logits: bool) -> Result<(), OpError> {
         let (b, config) = (&*self.backend, &*self.config);
         let norm = Some(&self.output_norm);
         b.mark(Stage::Head);

@@ -1,7 +1,7 @@
 //! The interface between the forward pass and whatever computes it.
 
 use crate::{
-    Attention, KvLayout, Lane, MatrixInfo, Matrix, OpError, Plan, RopeSpec, Subset, Weight,
+    Attention, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Subset, Weight,
 };
 use std::borrow::Cow;
 use std::ops::Range;
@@ -170,11 +170,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The first `rows` rows of a buffer, once everything that was asked for
     /// before is done: the one wait of a pass, and where an error that a device
     /// found since the last one surfaces. Borrowed where the host can see them.
-    fn read<'a>(
-        &self,
-        buffer: &'a Self::Buffer,
-        rows: usize,
-    ) -> Result<Cow<'a, [f32]>, OpError>;
+    fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
 
     /// The empty cache of one sequence: a layout for each layer, all of one
     /// context. It takes no pages before a batch needs them.

@@ -546,7 +546,8 @@ impl<B: Backend, H: Hook<B>> Backend for Hooked<B, H> {
         x: &mut B::Buffer,
         gate: &B::Buffer,
     ) -> Result<(), OpError> {
-        self.hook.call(&self.inner, Call::SigmoidGate { rows, x, gate })
+        self.hook
+            .call(&self.inner, Call::SigmoidGate { rows, x, gate })
     }
 
     fn silu_product(
@@ -555,7 +556,8 @@ impl<B: Backend, H: Hook<B>> Backend for Hooked<B, H> {
         gate: &mut B::Buffer,
         up: &B::Buffer,
     ) -> Result<(), OpError> {
-        self.hook.call(&self.inner, Call::SiluProduct { rows, gate, up })
+        self.hook
+            .call(&self.inner, Call::SiluProduct { rows, gate, up })
     }
 
     fn soft_cap(

@@ -161,14 +161,22 @@ mod tests {
             let of = plan.spans(subset);
             of.map(|s| (s.sequence, s.at, s.first, s.rows)).collect()
         };
-        assert_eq!(spans(Subset::All), [(0, 0, 10, 3), (1, 3, 0, 2), (2, 5, 4, 1)]);
-        assert_eq!(spans(Subset::Kept), [(0, 0, 12, 1), (1, 1, 2, 0), (2, 1, 4, 1)]);
+        assert_eq!(
+            spans(Subset::All),
+            [(0, 0, 10, 3), (1, 3, 0, 2), (2, 5, 4, 1)]
+        );
+        assert_eq!(
+            spans(Subset::Kept),
+            [(0, 0, 12, 1), (1, 1, 2, 0), (2, 1, 4, 1)]
+        );
     }
 
     #[test]
     fn plans_that_do_not_add_up_are_refused() {
         let refused = |tokens: usize, runs: &[Run]| {
-            Plan::new(vec![0; tokens], runs.to_vec()).unwrap_err().to_string()
+            Plan::new(vec![0; tokens], runs.to_vec())
+                .unwrap_err()
+                .to_string()
         };
         assert_eq!(
             refused(2, &[run(0, 3, 0)]),

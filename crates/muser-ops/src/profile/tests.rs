@@ -11,7 +11,9 @@ fn a_set_of_four_is_one_set_and_four_dispatches() {
     let b = Profiled::new(Arc::new(Oracle));
     let weight = |name: &str, rows: usize| {
         let bytes = vec![0u8; rows * 8 * 4];
-        Weight::new(name, bytes, DType::F32, rows, 8).unwrap().into()
+        Weight::new(name, bytes, DType::F32, rows, 8)
+            .unwrap()
+            .into()
     };
     let set = [("q", 6), ("k", 2), ("v", 2), ("g", 6)].map(|(n, r)| weight(n, r));
     let set = b.bind_set(set.into()).unwrap();
@@ -51,7 +53,10 @@ fn a_set_of_four_is_one_set_and_four_dispatches() {
     b.project(1, &set, 1..3, &x, &mut [k, v]).unwrap();
     let part = &b.take()[0];
     assert_eq!(part.matrices[..], ["k".into(), "v".into()]);
-    assert_eq!((part.counts.dispatches, part.counts.weight_bytes), (2, 4 * 8 * 4));
+    assert_eq!(
+        (part.counts.dispatches, part.counts.weight_bytes),
+        (2, 4 * 8 * 4)
+    );
 }
 
 #[test]
@@ -93,7 +98,8 @@ fn attention_reads_what_is_visible_once() {
     let plan = Plan::new(vec![0; 8], vec![run]).unwrap();
     let mut batch = b.batch(plan, vec![&mut kv]).unwrap();
     let subset = Subset::Kept;
-    b.attention(&mut batch, 0, &desc, subset, &q, &k, &k, &mut out).unwrap();
+    b.attention(&mut batch, 0, &desc, subset, &q, &k, &k, &mut out)
+        .unwrap();
     let counts = b.take()[0].counts;
     assert_eq!(counts.kv_written, 8 * 2 * 4 * 2);
     // Positions 2 to 6 and 3 to 7: six of them, in ten pairs.
