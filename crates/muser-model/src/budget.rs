@@ -10,11 +10,13 @@
 //! addition each); norms, rotations and the like are below a thousandth of
 //! them.
 
+use crate::bind::{Index, Tensor};
 use crate::forward::head_slices;
-use crate::{Config, ModelError, Role, Tensor, Transformer, Want, bind, cache};
+use crate::{ModelError, Role, Spec, Transformer, Want, cache};
 use muser_gguf::Gguf;
 use muser_ops::{Backend, Lane, Sizes};
 use muser_quant::DType;
+use std::sync::Arc;
 
 /// Groups of tensors that are read together, or for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,13 +62,33 @@ impl Class {
             Role::FfnUp => Self::FfnUp,
             Role::FfnDown => Self::FfnDown,
             Role::Head => Self::Head,
+            Role::Qkv => Self::AttentionSet,
+            Role::Router | Role::ExpertGate | Role::SharedGate => Self::FfnGate,
+            Role::ExpertUp | Role::SharedUp => Self::FfnUp,
+            Role::ExpertDown | Role::SharedDown => Self::FfnDown,
             Role::OutputNorm
+            | Role::HeadBias
+            | Role::RopeFactors
+            | Role::RopeLong
+            | Role::RopeShort
             | Role::AttnNorm
             | Role::PostAttnNorm
+            | Role::QBias
+            | Role::KBias
+            | Role::VBias
+            | Role::AttnOutputBias
             | Role::QNorm
             | Role::KNorm
+            | Role::Sinks
             | Role::FfnNorm
-            | Role::PostFfnNorm => Self::Norms,
+            | Role::PostFfnNorm
+            | Role::FfnGateBias
+            | Role::FfnUpBias
+            | Role::FfnDownBias
+            | Role::RouterBias
+            | Role::ExpertGateBias
+            | Role::ExpertUpBias
+            | Role::ExpertDownBias => Self::Norms,
         }
     }
 
@@ -161,8 +183,8 @@ impl Pass {
 /// The tensors of a model as a cost.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    config: Config,
-    tensors: Vec<Tensor>,
+    config: Spec,
+    tensors: Arc<Index>,
     /// What decides how calls are cut and which rows are left out.
     lane: Lane,
 }
@@ -173,8 +195,9 @@ impl Budget {
     /// # Errors
     /// What [`Transformer::load`] refuses in configuration and directory.
     pub fn of(gguf: &Gguf) -> Result<Self, ModelError> {
-        let config = Config::from_gguf(gguf)?;
-        let tensors = bind::tensors(gguf, &config)?;
+        let config = Spec::from_gguf(gguf)?;
+        config.check_computed()?;
+        let tensors = Arc::new(Index::new(gguf, &config)?);
         let lane = Lane::Strict;
         Ok(Self {
             config,
@@ -187,35 +210,35 @@ impl Budget {
     pub fn of_model<B: Backend>(model: &Transformer<B>) -> Self {
         Self {
             config: model.config().clone(),
-            tensors: model.tensors().to_vec(),
+            tensors: Arc::clone(model.index()),
             lane: model.lane(),
         }
     }
 
     /// The configuration.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &Spec {
         &self.config
     }
 
     /// Every tensor, the model's own first, then layer by layer.
     pub fn tensors(&self) -> &[Tensor] {
-        &self.tensors
+        self.tensors.all()
     }
 
     /// Parameters, norms and the whole embedding included.
     pub fn parameters(&self) -> u64 {
-        self.tensors.iter().map(count).sum()
+        self.tensors().iter().map(count).sum()
     }
 
     /// Weights that meet one token in a projection, the head included.
     pub fn matmul_weights(&self) -> u64 {
-        let matrices = |t: &&Tensor| !t.role.is_norm() && t.role != Role::Embedding;
-        self.tensors.iter().filter(matrices).map(count).sum()
+        let matrices = |t: &&Tensor| !t.role.is_vector() && t.role != Role::Embedding;
+        self.tensors().iter().filter(matrices).map(count).sum()
     }
 
     /// All that one token reads of the weights.
     pub fn token(&self) -> Part {
-        Part::of(self.tensors.iter())
+        Part::of(self.tensors().iter())
     }
 
     /// What one token reads of a class; of one layer if `layer` is given.
@@ -232,17 +255,15 @@ impl Budget {
     /// The tensors of a layer, none if there is no such layer; without a layer
     /// all. By place and not by search: a file may have thousands of layers.
     fn part(&self, layer: Option<usize>) -> &[Tensor] {
-        let Some(layer) = layer else {
-            return &self.tensors;
-        };
-        let own = self.tensors.get(Role::MODEL.len()..).unwrap_or_default();
-        let mut layers = own.chunks(Role::LAYER.len());
-        layers.nth(layer).unwrap_or_default()
+        match layer {
+            None => self.tensors(),
+            Some(_) => self.tensors.part(layer),
+        }
     }
 
     /// What one token reads in each format, of those that occur.
     pub fn by_dtype(&self) -> Vec<(DType, Part)> {
-        let part = |d| Part::of(self.tensors.iter().filter(|t| t.dtype == d));
+        let part = |d| Part::of(self.tensors().iter().filter(|t| t.dtype == d));
         let all = DType::ALL.into_iter().map(|dtype| (dtype, part(dtype)));
         all.filter(|(_, part)| part.weights > 0).collect()
     }
@@ -277,7 +298,7 @@ impl Budget {
     /// Bytes of K and V that a token sees at a depth of `positions`, its own
     /// included: on a sliding layer no more than the window.
     pub fn kv_slot(&self, positions: usize) -> u64 {
-        (0..self.config.layers).fold(0, |sum: u64, i| {
+        (0..self.config.layers.len()).fold(0, |sum: u64, i| {
             let seen = self.config.layer_window(i).unwrap_or(usize::MAX);
             let seen = seen.min(positions) as u64;
             sum.saturating_add(seen.saturating_mul(self.position_bytes()))
@@ -310,7 +331,7 @@ impl Budget {
 
     /// One micro-batch, of whose rows the last `keep` give logits.
     fn micro_batch(&self, first: usize, rows: usize, keep: usize) -> Pass {
-        let last = self.config.layers - 1;
+        let last = self.config.layers.len() - 1;
         let slices = head_slices(keep, Sizes::of(self.lane).head_rows).count();
         // In a lane where the width matters, attention's half of the last layer
         // is computed for all rows or for none.
@@ -319,7 +340,7 @@ impl Budget {
             false => keep,
         };
         let mut pass = Pass::default();
-        for t in &self.tensors {
+        for t in self.tensors() {
             let kept = match t.layer {
                 Some(layer) if layer != last => rows,
                 Some(_) if t.role.is_attention_projection() => attended,
@@ -332,7 +353,7 @@ impl Budget {
                 Role::OutputNorm => (0, slices),
                 Role::K | Role::V => (rows, 1),
                 Role::AttnNorm | Role::KNorm => (0, 1),
-                role if role.is_norm() => (0, kept.min(1)),
+                role if role.is_vector() => (0, kept.min(1)),
                 _ => (kept, kept.min(1)),
             };
             pass.add(Pass {
@@ -341,7 +362,7 @@ impl Budget {
                 ..Pass::default()
             });
         }
-        for layer in 0..self.config.layers {
+        for layer in 0..self.config.layers.len() {
             let kept = if layer == last { attended } else { rows };
             pass.add(self.attention(layer, first, rows, kept));
         }
@@ -350,7 +371,7 @@ impl Budget {
 
     /// Attention of the last `kept` of `rows` tokens in one layer.
     fn attention(&self, layer: usize, first: usize, rows: usize, kept: usize) -> Pass {
-        let attention = self.config.attention(layer);
+        let attention = muser_ops::Attention::from(&self.config.layers[layer].attn);
         let end = first.saturating_add(rows);
         let from = end - kept;
         let seen = |p: usize| (p + 1 - attention.first_visible(p)) as u64;

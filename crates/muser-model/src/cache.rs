@@ -1,7 +1,7 @@
 //! What one sequence keeps between forward passes: K and V of its positions,
 //! and the buffers that a pass works in.
 
-use crate::Config;
+use crate::Spec;
 use muser_ops::{Backend, OpError, attention::CHUNK};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// One sequence's KV cache: a ring on sliding layers, growing on full ones.
 pub struct Cache<B: Backend> {
     /// The model that made it, by identity.
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<Spec>,
     pub(crate) kv: B::Kv,
     pub(crate) context: usize,
     /// Rows of the widest micro-batch.
@@ -24,9 +24,9 @@ pub struct Cache<B: Backend> {
 }
 
 impl<B: Backend> Cache<B> {
-    pub(crate) fn new(backend: &B, config: &Arc<Config>, context: usize, max_batch: usize) -> Self {
+    pub(crate) fn new(backend: &B, config: &Arc<Spec>, context: usize, max_batch: usize) -> Self {
         let layout = |i| config.kv_layout(i, context, max_batch);
-        let layouts: Vec<_> = (0..config.layers).map(layout).collect();
+        let layouts: Vec<_> = (0..config.layers.len()).map(layout).collect();
         Self {
             config: Arc::clone(config),
             kv: backend.kv(&layouts),
@@ -82,7 +82,7 @@ impl<B: Backend> Cache<B> {
     /// Whether a token at `position` finds what it sees of those before it.
     pub(crate) fn holds(&self, position: usize) -> bool {
         let layout = |i| self.config.kv_layout(i, self.context, self.max_batch);
-        position == 0 || (0..self.config.layers).all(|i| layout(i).holds(position, self.high))
+        position == 0 || (0..self.config.layers.len()).all(|i| layout(i).holds(position, self.high))
     }
 }
 
@@ -97,13 +97,13 @@ impl<B: Backend> std::fmt::Debug for Cache<B> {
 }
 
 /// Bytes of the chunks that `stored` positions take, over all layers.
-pub(crate) fn kv_bytes(config: &Config, context: usize, max_batch: usize, stored: usize) -> u64 {
+pub(crate) fn kv_bytes(config: &Spec, context: usize, max_batch: usize, stored: usize) -> u64 {
     let layer = |i| {
         let layout = config.kv_layout(i, context, max_batch);
         let chunks = stored.div_ceil(CHUNK).min(layout.chunks());
         (chunks as u64).saturating_mul(layout.chunk_bytes() as u64)
     };
-    (0..config.layers).map(layer).fold(0, u64::saturating_add)
+    (0..config.layers.len()).map(layer).fold(0, u64::saturating_add)
 }
 
 /// Another sequence with the same past, which costs no copy of it: the storage
@@ -128,7 +128,7 @@ impl<B: Backend> Clone for Cache<B> {
 /// decode allocates none.
 pub struct Workspace<B: Backend> {
     /// The model that made it, by identity.
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<Spec>,
     buffers: Option<Buffers<B>>,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct Buffers<B: Backend> {
 }
 
 impl<B: Backend> Buffers<B> {
-    fn new(b: &B, config: &Config, rows: usize, head_rows: usize) -> Result<Self, OpError> {
+    fn new(b: &B, config: &Spec, rows: usize, head_rows: usize) -> Result<Self, OpError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let buffer = |width| b.buffer(rows, width);
         Ok(Self {
@@ -171,15 +171,15 @@ impl<B: Backend> Buffers<B> {
             v: buffer(config.kv_width())?,
             gate: buffer(config.attention_width())?,
             attended: buffer(config.attention_width())?,
-            ffn_gate: buffer(config.ffn)?,
-            ffn_up: buffer(config.ffn)?,
+            ffn_gate: buffer(config.ffn_width())?,
+            ffn_up: buffer(config.ffn_width())?,
             logits: b.buffer(head_rows, config.vocab)?,
         })
     }
 }
 
 impl<B: Backend> Workspace<B> {
-    pub(crate) fn new(config: &Arc<Config>) -> Self {
+    pub(crate) fn new(config: &Arc<Spec>) -> Self {
         Self {
             config: Arc::clone(config),
             buffers: None,

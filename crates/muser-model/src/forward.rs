@@ -8,7 +8,7 @@
 //!     q, k = rms(q per head) · q_norm, rms(k per head) · k_norm
 //!     sliding: q, k = rope(q), rope(k)
 //!     store k, v;  a = attention(q) · sigmoid(g)
-//!     x += rms'(Wo a) · post_attention_norm          rms': POST_NORM_EPS
+//!     x += rms'(Wo a) · post_attention_norm          rms': an epsilon of its own
 //!     h = rms(x) · ffn_norm
 //!     x += rms'(Wdown (silu(Wgate h) · (Wup h))) · post_ffw_norm
 //! logits = soft_cap(Whead (rms(x) · output_norm))    scale first, then cap
@@ -29,7 +29,7 @@
 //! and sequences go one by one.
 
 use crate::cache::Buffers;
-use crate::transformer::Layer;
+use crate::transformer::{Layer, NormWeights};
 use crate::{Cache, ModelError, Transformer, Workspace};
 use muser_ops::{Backend, OpError, Plan, Recording, Run, Stage, Subset};
 use std::sync::Arc;
@@ -371,8 +371,13 @@ impl<B: Backend> Transformer<B> {
         let plan = b.plan(batch);
         let (rows, keep) = (plan.count(Subset::All), plan.count(Subset::Kept));
         b.mark(Stage::Embed);
-        b.embed(batch, &self.embedding, &mut s.h)?;
-        b.rms_norm(rows, &s.h, None, config.rms_eps, &mut s.x)?;
+        match config.embed.norm {
+            Some(eps) => {
+                b.embed(batch, &self.embedding, &mut s.h)?;
+                b.rms_norm(rows, &s.h, None, eps, &mut s.x)?;
+            }
+            None => b.embed(batch, &self.embedding, &mut s.x)?,
+        }
         let last = self.layers.len() - 1;
         for (i, layer) in self.layers.iter().enumerate() {
             let whole = i < last || keep == rows || (self.lane.width_matters() && keep > 0);
@@ -401,7 +406,7 @@ impl<B: Backend> Transformer<B> {
         batch: &mut B::Batch<'_>,
         attended: Subset,
     ) -> Result<(), OpError> {
-        let (b, eps) = (&*self.backend, self.config.rms_eps);
+        let b = &*self.backend;
         let (rows, keep) = (
             b.plan(batch).count(Subset::All),
             b.plan(batch).count(attended),
@@ -410,7 +415,8 @@ impl<B: Backend> Transformer<B> {
         // Matrices of the set that are read by query rows alone.
         let queries = if layer.gate { 2 } else { 1 };
 
-        b.rms_norm(rows, &s.x, Some(&layer.attn_norm), eps, &mut s.h)?;
+        let norm = &layer.attn_norm;
+        b.rms_norm(rows, &s.x, Some(&norm.weights), norm.eps, &mut s.h)?;
         match attended {
             Subset::All => {
                 let out = [&mut s.q, &mut s.gate, &mut s.k, &mut s.v];
@@ -437,7 +443,7 @@ impl<B: Backend> Transformer<B> {
                 continue;
             }
             if let Some(norm) = norm {
-                b.head_norm(rows, x, norm, eps)?;
+                b.head_norm(rows, x, &norm.weights, norm.eps)?;
             }
             if let Some(rope) = rope {
                 b.rope(batch, subset, rope, x)?;
@@ -457,8 +463,8 @@ impl<B: Backend> Transformer<B> {
 
     /// The FFN's half of a layer.
     fn feed(&self, layer: &Layer<B>, s: &mut Buffers<B>, rows: usize) -> Result<(), OpError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        b.rms_norm(rows, &s.x, Some(&layer.ffn_norm), config.rms_eps, &mut s.h)?;
+        let (b, norm) = (&*self.backend, &layer.ffn_norm);
+        b.rms_norm(rows, &s.x, Some(&norm.weights), norm.eps, &mut s.h)?;
         let out = &mut [&mut s.ffn_gate, &mut s.ffn_up];
         b.project(rows, &layer.ffn_input, 0..2, &s.h, out)?;
         b.silu_product(rows, &mut s.ffn_gate, &s.ffn_up)?;
@@ -471,12 +477,12 @@ impl<B: Backend> Transformer<B> {
         &self,
         rows: usize,
         s: &mut Buffers<B>,
-        norm: Option<&B::Vector>,
+        norm: Option<&NormWeights<B>>,
     ) -> Result<(), OpError> {
-        let eps = self.config.post_norm_eps;
+        let (b, x, h) = (&*self.backend, &mut s.x, &s.h);
         match norm {
-            Some(norm) => self.backend.add_rms_norm(rows, &mut s.x, &s.h, norm, eps),
-            None => self.backend.add(rows, &mut s.x, &s.h),
+            Some(norm) => b.add_rms_norm(rows, x, h, &norm.weights, norm.eps),
+            None => b.add(rows, x, h),
         }
     }
 
@@ -484,17 +490,17 @@ impl<B: Backend> Transformer<B> {
     /// if they are wanted, their logits.
     fn head(&self, s: &mut Buffers<B>, from: usize, n: usize, logits: bool) -> Result<(), OpError> {
         let (b, config) = (&*self.backend, &*self.config);
-        let norm = Some(&self.output_norm);
+        let (norm, eps) = (Some(&self.output_norm.weights), self.output_norm.eps);
         b.mark(Stage::Head);
         if from == 0 {
-            b.rms_norm(n, &s.x, norm, config.rms_eps, &mut s.h)?;
+            b.rms_norm(n, &s.x, norm, eps, &mut s.h)?;
         } else {
             b.copy_rows(n, &s.x, from, &mut s.tail, 0)?;
-            b.rms_norm(n, &s.tail, norm, config.rms_eps, &mut s.h)?;
+            b.rms_norm(n, &s.tail, norm, eps, &mut s.h)?;
         }
         if logits {
             b.project(n, &self.head, 0..1, &s.h, &mut [&mut s.logits])?;
-            b.soft_cap(n, &mut s.logits, config.logit_scale, config.softcap)?;
+            b.soft_cap(n, &mut s.logits, config.out.scale, config.out.cap)?;
         }
         Ok(())
     }

@@ -1,13 +1,15 @@
-//! The grid of kernels: a folder a family, a file a level, the same names in
-//! every folder.
+//! Checks the grid of kernels: a family is a folder with a file for each level, the
+//! same names in every folder, or one file that is compiled for all levels.
 
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
 const KERNELS: &str = "crates/muser-cpu/src/kernels/";
 const LEVELS: [&str; 3] = ["scalar.rs", "avx2.rs", "avx512.rs"];
-/// The only files beside the families.
-const TOP: [&str; 2] = ["mod.rs", "table.rs"];
+/// The files beside the families.
+const TOP: [&str; 3] = ["mod.rs", "products.rs", "table.rs"];
+/// What makes a file one for all levels.
+const ONCE: &str = "#[levels]";
 const WHY: &str = "the grid kernels/<family>/<level>.rs is the documentation";
 
 /// Files that are not of the grid, and holes in it.
@@ -20,16 +22,16 @@ pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let mut folders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (path, _) in tree.iter() {
+    for (path, text) in tree.iter() {
         let Some(inside) = path.strip_prefix(KERNELS) else {
             continue;
         };
         let (folder, file) = inside.rsplit_once('/').unwrap_or(("", inside));
-        let fits = match folder {
+        let of_grid = match folder {
             "" => TOP.contains(&file),
             _ => file == "mod.rs" || LEVELS.contains(&file),
         };
-        if !fits {
+        if !of_grid && !text.contains(ONCE) {
             findings.push(finding(
                 path.to_owned(),
                 "not a place of the grid".to_owned(),
@@ -38,7 +40,7 @@ pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
         folders.entry(folder).or_default().insert(file);
     }
     for (folder, files) in folders.iter().filter(|(folder, _)| !folder.is_empty()) {
-        // A folder of formats holds families and has no levels itself.
+        // A folder of families has no levels itself.
         let below = format!("{folder}/");
         let groups = folders.keys().any(|f| f.starts_with(&below));
         let levels = LEVELS.iter().filter(|l| files.contains(*l)).count();
@@ -96,6 +98,15 @@ mod tests {
             "the folder above has no file at all"
         );
         assert_eq!(found(&["rope/mod.rs"]).len(), 3);
+    }
+
+    #[test]
+    fn a_family_may_be_written_once() {
+        let text = format!("{ONCE}\nmod kernels {{}}");
+        let once = |file: &str| (format!("{KERNELS}{file}"), text.clone());
+        let tree = Tree(vec![once("norm.rs"), once("slab/mod.rs")]);
+        let missing = grid(&tree).len();
+        assert_eq!(missing, 3, "the folder's levels, and nothing of the file");
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) fn fill(
     sink: &mut dyn FnMut(&[u8]) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
     let mut random = Random::of(seed, &tensor.name);
-    if tensor.role.is_norm() {
+    if tensor.role.is_vector() {
         return sink(&norm(tensor, &mut random));
     }
     let std = match tensor.role {
