@@ -38,6 +38,12 @@ impl<B: Backend> Cache<B> {
         }
     }
 
+    /// As if these positions were stored, for a pass that computes nothing.
+    pub(crate) fn pretend(&mut self, positions: usize) {
+        self.len = positions.min(self.context);
+        self.high = self.len;
+    }
+
     /// Positions stored.
     pub fn len(&self) -> usize {
         self.len

@@ -1,18 +1,22 @@
 //! The one forward pass, for any batch width.
 //!
 //! ```text
-//! x = rms(embed(token))                              no weight on this norm
+//! x = embed(token) [· scale] [rms]                   no weight on this norm
 //! each layer:
 //!     h = rms(x) · attn_norm
-//!     q, k, v, g = Wq h, Wk h, Wv h, Wg h            one set, one shared input
-//!     q, k = rms(q per head) · q_norm, rms(k per head) · k_norm
-//!     sliding: q, k = rope(q), rope(k)
-//!     store k, v;  a = attention(q) · sigmoid(g)
-//!     x += rms'(Wo a) · post_attention_norm          rms': an epsilon of its own
+//!     q, k, v [, g] = Wq h, Wk h, Wv h [, Wg h]      one set, one shared input
+//!     [q, k = rms(q per head) · q_norm, rms(k per head) · k_norm]
+//!     [q, k = rope(q), rope(k)]
+//!     store k, v;  a = attention(q) [· sigmoid(g)]
+//!     x += [post_attention_norm · rms] (Wo a)
 //!     h = rms(x) · ffn_norm
-//!     x += rms'(Wdown (silu(Wgate h) · (Wup h))) · post_ffw_norm
-//! logits = soft_cap(Whead (rms(x) · output_norm))    scale first, then cap
+//!     x += [post_ffw_norm · rms] (Wdown (silu(Wgate h) · (Wup h)))
+//! logits = [soft_cap] (Whead (rms(x) · output_norm)) scale first, then cap
 //! ```
+//!
+//! What is in brackets is done where the model's [`Spec`](crate::Spec) has it,
+//! layer by layer; each norm has its own epsilon. What a spec can say and this
+//! pass does not do is refused before a weight is bound.
 //!
 //! Rows of a batch never meet but in attention, which reads what is stored. So
 //! in the strict lane a row whose output nobody reads can be left out without
@@ -371,12 +375,17 @@ impl<B: Backend> Transformer<B> {
         let plan = b.plan(batch);
         let (rows, keep) = (plan.count(Subset::All), plan.count(Subset::Kept));
         b.mark(Stage::Embed);
-        match config.embed.norm {
-            Some(eps) => {
-                b.embed(batch, &self.embedding, &mut s.h)?;
-                b.rms_norm(rows, &s.h, None, eps, &mut s.x)?;
-            }
-            None => b.embed(batch, &self.embedding, &mut s.x)?,
+        let embedded = match config.embed.norm {
+            Some(_) => &mut s.h,
+            None => &mut s.x,
+        };
+        b.embed(batch, &self.embedding, embedded)?;
+        if let Some(scale) = config.embed.scale {
+            // Logits without a cap are the same operation: one product, rounded.
+            b.soft_cap(rows, embedded, scale, None)?;
+        }
+        if let Some(eps) = config.embed.norm {
+            b.rms_norm(rows, &s.h, None, eps, &mut s.x)?;
         }
         let last = self.layers.len() - 1;
         for (i, layer) in self.layers.iter().enumerate() {
@@ -415,8 +424,7 @@ impl<B: Backend> Transformer<B> {
         // Matrices of the set that are read by query rows alone.
         let queries = if layer.gate { 2 } else { 1 };
 
-        let norm = &layer.attn_norm;
-        b.rms_norm(rows, &s.x, Some(&norm.weights), norm.eps, &mut s.h)?;
+        layer.attn_norm.apply(b, rows, &s.x, &mut s.h)?;
         match attended {
             Subset::All => {
                 let out = [&mut s.q, &mut s.gate, &mut s.k, &mut s.v];
@@ -433,7 +441,7 @@ impl<B: Backend> Transformer<B> {
                 }
             }
         }
-        let rope = layer.rope.and_then(|rope| self.ropes.get(rope));
+        let rope = layer.rope.and_then(|rope| self.ropes.get(rope.0));
         for (x, norm, subset) in [
             (&mut s.k, &layer.k_norm, Subset::All),
             (&mut s.q, &layer.q_norm, attended),
@@ -463,8 +471,8 @@ impl<B: Backend> Transformer<B> {
 
     /// The FFN's half of a layer.
     fn feed(&self, layer: &Layer<B>, s: &mut Buffers<B>, rows: usize) -> Result<(), OpError> {
-        let (b, norm) = (&*self.backend, &layer.ffn_norm);
-        b.rms_norm(rows, &s.x, Some(&norm.weights), norm.eps, &mut s.h)?;
+        let b = &*self.backend;
+        layer.ffn_norm.apply(b, rows, &s.x, &mut s.h)?;
         let out = &mut [&mut s.ffn_gate, &mut s.ffn_up];
         b.project(rows, &layer.ffn_input, 0..2, &s.h, out)?;
         b.silu_product(rows, &mut s.ffn_gate, &s.ffn_up)?;
@@ -479,28 +487,29 @@ impl<B: Backend> Transformer<B> {
         s: &mut Buffers<B>,
         norm: Option<&NormWeights<B>>,
     ) -> Result<(), OpError> {
-        let (b, x, h) = (&*self.backend, &mut s.x, &s.h);
+        let b = &*self.backend;
         match norm {
-            Some(norm) => b.add_rms_norm(rows, x, h, &norm.weights, norm.eps),
-            None => b.add(rows, x, h),
+            Some(norm) => b.add_rms_norm(rows, &mut s.x, &s.h, &norm.weights, norm.eps),
+            None => b.add(rows, &mut s.x, &s.h),
         }
     }
 
     /// The last norm of `n` kept rows from the row `from` on, into `h`, and,
     /// if they are wanted, their logits.
     fn head(&self, s: &mut Buffers<B>, from: usize, n: usize, logits: bool) -> Result<(), OpError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        let (norm, eps) = (Some(&self.output_norm.weights), self.output_norm.eps);
+        let (b, out) = (&*self.backend, &self.config.out);
         b.mark(Stage::Head);
         if from == 0 {
-            b.rms_norm(n, &s.x, norm, eps, &mut s.h)?;
+            self.output_norm.apply(b, n, &s.x, &mut s.h)?;
         } else {
             b.copy_rows(n, &s.x, from, &mut s.tail, 0)?;
-            b.rms_norm(n, &s.tail, norm, eps, &mut s.h)?;
+            self.output_norm.apply(b, n, &s.tail, &mut s.h)?;
         }
         if logits {
             b.project(n, &self.head, 0..1, &s.h, &mut [&mut s.logits])?;
-            b.soft_cap(n, &mut s.logits, config.out.scale, config.out.cap)?;
+            if out.scale != 1.0 || out.cap.is_some() {
+                b.soft_cap(n, &mut s.logits, out.scale, out.cap)?;
+            }
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! A model whose weights are bound to a backend.
 
-use crate::bind::{Binder, Index, Source, Tensor};
-use crate::spec::{LayerSpec, Norm};
+use crate::bind::{Binder, Index, Tensor};
+use crate::spec::{LayerSpec, Norm, RopeId};
 use crate::{Cache, ModelError, Role, Spec, Workspace};
 use muser_gguf::Gguf;
-use muser_ops::{Attention, Backend, Lane, RopeSpec, Sizes};
+use muser_ops::{Attention, Backend, Lane, OpError, Sizes};
 use std::sync::Arc;
 
 /// The weights of one model, checked, on one backend.
@@ -23,21 +23,23 @@ pub struct Transformer<B: Backend> {
     pub(crate) head: B::Set,
     /// The rotary encodings that layers name.
     pub(crate) ropes: Vec<B::Rope>,
-    tensors: Arc<Index>,
+    tensors: Index,
+    /// The file, whose map the weights share.
+    gguf: Gguf,
 }
 
 /// One layer's parts, in the order of their use. What an architecture leaves
 /// out is `None`.
 pub(crate) struct Layer<B: Backend> {
     pub(crate) attn_norm: NormWeights<B>,
-    /// Q, the gate if there is one, K, V: what only query rows read comes first.
+    /// Q, the gate if there is one, K, V: what reads one row alone comes first.
     pub(crate) attn_input: B::Set,
     /// Whether attention's output is gated.
     pub(crate) gate: bool,
     pub(crate) q_norm: Option<NormWeights<B>>,
     pub(crate) k_norm: Option<NormWeights<B>>,
     /// Which of the model's rotary encodings Q and K have.
-    pub(crate) rope: Option<usize>,
+    pub(crate) rope: Option<RopeId>,
     pub(crate) attention: Attention,
     pub(crate) output: B::Set,
     pub(crate) post_attn_norm: Option<NormWeights<B>>,
@@ -54,69 +56,43 @@ pub(crate) struct NormWeights<B: Backend> {
     pub(crate) eps: f32,
 }
 
-/// The weights of one place in the model.
-struct Take<'a, B: Backend> {
-    spec: &'a Spec,
-    source: &'a mut dyn Source<B>,
-    layer: Option<usize>,
-}
-
-impl<B: Backend> Take<'_, B> {
-    fn set(&mut self, roles: &[Role]) -> Result<B::Set, ModelError> {
-        let set = self.source.set(roles, self.layer)?;
-        set.ok_or_else(|| self.lacks(roles[0]))
-    }
-
-    fn table(&mut self) -> Result<B::Table, ModelError> {
-        let table = self.source.table()?;
-        table.ok_or_else(|| self.lacks(Role::Embedding))
-    }
-
-    fn norm(&mut self, role: Role, eps: f32) -> Result<NormWeights<B>, ModelError> {
-        let weights = self.source.vector(role, self.layer)?;
-        let weights = weights.ok_or_else(|| self.lacks(role))?;
-        Ok(NormWeights { weights, eps })
-    }
-
-    /// A norm that a model may leave out.
-    fn norm_if(
-        &mut self,
-        role: Role,
-        eps: Option<f32>,
-    ) -> Result<Option<NormWeights<B>>, ModelError> {
-        eps.map(|eps| self.norm(role, eps)).transpose()
-    }
-
-    /// The refusal of a model whose spec has not what the pass needs.
-    fn lacks(&self, role: Role) -> ModelError {
-        let name = role.tensor_name(self.layer.unwrap_or(0));
-        self.spec.not_computed("a pass without this tensor", name)
+impl<B: Backend> NormWeights<B> {
+    /// Norms rows of `x` into `out`.
+    pub(crate) fn apply(
+        &self,
+        b: &B,
+        rows: usize,
+        x: &B::Buffer,
+        out: &mut B::Buffer,
+    ) -> Result<(), OpError> {
+        b.rms_norm(rows, x, Some(&self.weights), self.eps, out)
     }
 }
 
 impl<B: Backend> Layer<B> {
-    fn take(take: &mut Take<'_, B>, layer: &LayerSpec) -> Result<Self, ModelError> {
+    fn bind(bind: &Binder<'_, B>, layer: &LayerSpec, i: usize) -> Result<Self, ModelError> {
         let LayerSpec { attn, norms, .. } = layer;
-        let eps = |norm: Option<Norm>| norm.map(|n| n.eps);
-        let qk_eps = attn.qk_norm.map(|n| n.eps);
+        let at = Some(i);
+        let qk_norm = |role| attn.qk_norm.map(|norm| bind.norm(role, at, norm.eps));
+        let post = |role, norm: Option<Norm>| norm.map(|norm| bind.norm(role, at, norm.eps));
         let input: &[Role] = match attn.gate {
             true => &[Role::Q, Role::Gate, Role::K, Role::V],
             false => &[Role::Q, Role::K, Role::V],
         };
         Ok(Self {
-            attn_norm: take.norm(Role::AttnNorm, norms.attn.eps)?,
-            attn_input: take.set(input)?,
+            attn_norm: bind.norm(Role::AttnNorm, at, norms.attn.eps)?,
+            attn_input: bind.set(input, at)?,
             gate: attn.gate,
-            q_norm: take.norm_if(Role::QNorm, qk_eps)?,
-            k_norm: take.norm_if(Role::KNorm, qk_eps)?,
-            rope: attn.rope.map(|id| id.0),
+            q_norm: qk_norm(Role::QNorm).transpose()?,
+            k_norm: qk_norm(Role::KNorm).transpose()?,
+            rope: attn.rope,
             attention: attn.into(),
-            output: take.set(&[Role::AttnOutput])?,
-            post_attn_norm: take.norm_if(Role::PostAttnNorm, eps(norms.post_attn))?,
-            ffn_norm: take.norm(Role::FfnNorm, norms.ffn.eps)?,
-            ffn_input: take.set(&[Role::FfnGate, Role::FfnUp])?,
-            ffn_down: take.set(&[Role::FfnDown])?,
-            post_ffn_norm: take.norm_if(Role::PostFfnNorm, eps(norms.post_ffn))?,
+            output: bind.set(&[Role::AttnOutput], at)?,
+            post_attn_norm: post(Role::PostAttnNorm, norms.post_attn).transpose()?,
+            ffn_norm: bind.norm(Role::FfnNorm, at, norms.ffn.eps)?,
+            ffn_input: bind.set(&[Role::FfnGate, Role::FfnUp], at)?,
+            ffn_down: bind.set(&[Role::FfnDown], at)?,
+            post_ffn_norm: post(Role::PostFfnNorm, norms.post_ffn).transpose()?,
         })
     }
 }
@@ -132,51 +108,36 @@ impl<B: Backend> Transformer<B> {
     /// norm weights that are not finite; a tensor that the forward pass does
     /// not use.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, ModelError> {
-        let spec = Spec::in_lane(gguf, backend.info().lane)?;
+        let lane = backend.info().lane;
+        let spec = Spec::in_lane(gguf, lane)?;
         spec.check_computed()?;
-        let tensors = Arc::new(Index::new(gguf, &spec)?);
-        let mut source = Binder::new(gguf, &spec, &tensors, &*backend);
-        Self::assemble(&spec, &tensors, &backend, &mut source)
-    }
-
-    /// The model of a spec whose weights come from `source`.
-    pub(crate) fn assemble(
-        spec: &Spec,
-        tensors: &Arc<Index>,
-        backend: &Arc<B>,
-        source: &mut dyn Source<B>,
-    ) -> Result<Self, ModelError> {
-        let mut take = Take {
-            spec,
-            source,
-            layer: None,
+        let tensors = Index::new(gguf, &spec)?;
+        let bind = Binder {
+            gguf,
+            spec: &spec,
+            tensors: &tensors,
+            backend: &*backend,
         };
-        let embedding = take.table()?;
-        let output_norm = take.norm(Role::OutputNorm, spec.out.norm.eps)?;
-        let head = take.set(&[if spec.out.tied { Role::Embedding } else { Role::Head }])?;
-        let mut layers = Vec::with_capacity(spec.layers.len());
-        for (i, layer) in spec.layers.iter().enumerate() {
-            take.layer = Some(i);
-            layers.push(Layer::take(&mut take, layer)?);
-        }
-        let ropes = spec.ropes.iter().map(|rope| {
-            backend.bind_rope(RopeSpec {
-                base: rope.base,
-                head_dim: rope.dims,
-            })
-        });
-        let ropes = ropes.collect::<Result<_, _>>()?;
+        let head = if spec.out.tied {
+            Role::Embedding
+        } else {
+            Role::Head
+        };
+        let layers = spec.layers.iter().enumerate();
+        let layers = layers.map(|(i, layer)| Layer::bind(&bind, layer, i));
+        let ropes = spec.ropes.iter().map(|rope| backend.bind_rope(rope.into()));
         Ok(Self {
-            config: Arc::new(spec.clone()),
-            lane: backend.info().lane,
+            lane,
             sizes: backend.sizes(),
-            backend: Arc::clone(backend),
-            embedding,
-            layers,
-            output_norm,
-            head,
-            ropes,
-            tensors: Arc::clone(tensors),
+            embedding: bind.table()?,
+            layers: layers.collect::<Result<_, ModelError>>()?,
+            output_norm: bind.norm(Role::OutputNorm, None, spec.out.norm.eps)?,
+            head: bind.set(&[head], None)?,
+            ropes: ropes.collect::<Result<_, OpError>>()?,
+            gguf: gguf.clone(),
+            config: Arc::new(spec),
+            tensors,
+            backend,
         })
     }
 
@@ -200,8 +161,14 @@ impl<B: Backend> Transformer<B> {
         self.tensors.all()
     }
 
-    pub(crate) fn index(&self) -> &Arc<Index> {
+    /// The tensors by layer.
+    pub(crate) fn index(&self) -> &Index {
         &self.tensors
+    }
+
+    /// The file.
+    pub(crate) fn gguf(&self) -> &Gguf {
+        &self.gguf
     }
 
     /// Bytes of all weights.
@@ -210,9 +177,18 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Bytes of weights that one token reads: every matrix and norm, and one
-    /// row of the embedding.
+    /// row of the embedding; a table that is the head as well is read whole.
     pub fn bytes_per_token(&self) -> u64 {
-        self.tensors().iter().map(Tensor::bytes_per_token).sum()
+        let all = self.weights_bytes();
+        let embedding = self.tensors.get(Role::Embedding, None);
+        embedding.map_or(all, |t| {
+            let row = t.bytes / t.rows as u64;
+            if self.config.out.tied {
+                all + row
+            } else {
+                all - t.bytes + row
+            }
+        })
     }
 
     /// Parameters, norms and embedding included.
