@@ -109,7 +109,9 @@ pub(crate) fn kv_bytes(config: &Spec, context: usize, max_batch: usize, stored: 
         let chunks = stored.div_ceil(CHUNK).min(layout.chunks());
         (chunks as u64).saturating_mul(layout.chunk_bytes() as u64)
     };
-    (0..config.layers.len()).map(layer).fold(0, u64::saturating_add)
+    (0..config.layers.len())
+        .map(layer)
+        .fold(0, u64::saturating_add)
 }
 
 /// Another sequence with the same past, which costs no copy of it: the storage
