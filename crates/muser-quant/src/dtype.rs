@@ -30,6 +30,9 @@ macro_rules! define {
             /// Every format, in the order of the table.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$variant,)*)*];
 
+            /// The names of all, separated by commas.
+            pub const NAMES: &str = concat!($($(", ", $name),*),*).split_at(2).1;
+
             /// The name in files and messages: `Q4_K`, `F16`, …
             pub fn name(self) -> &'static str {
                 match self {

@@ -172,9 +172,15 @@ fn tokens_of_a_stop_string_have_theirs() {
     stopped["stop"] = stop.as_str().into();
     let whole = complete(s.address, stopped).ok();
     let choice = &whole["choices"][0];
-    assert_eq!(choice["text"].as_str().unwrap(), &text[..text.find(&stop).unwrap()]);
+    assert_eq!(
+        choice["text"].as_str().unwrap(),
+        &text[..text.find(&stop).unwrap()]
+    );
     let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
-    assert_eq!(whole["usage"]["completion_tokens"].as_u64(), Some(tokens.len() as u64));
+    assert_eq!(
+        whole["usage"]["completion_tokens"].as_u64(),
+        Some(tokens.len() as u64)
+    );
     let sampled: String = tokens.iter().map(|t| t.as_str().unwrap()).collect();
     assert!(sampled.contains(&stop) && text.starts_with(&sampled));
 }

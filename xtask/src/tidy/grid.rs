@@ -4,6 +4,7 @@
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
+const CPU: &str = "crates/muser-cpu/src/";
 const KERNELS: &str = "crates/muser-cpu/src/kernels/";
 const LEVELS: [&str; 3] = ["scalar.rs", "avx2.rs", "avx512.rs"];
 /// The files beside the families.
@@ -11,6 +12,22 @@ const TOP: [&str; 3] = ["mod.rs", "products.rs", "table.rs"];
 /// What makes a file one for all levels.
 const ONCE: &str = "#[levels]";
 const WHY: &str = "the grid kernels/<family>/<level>.rs is the documentation";
+
+/// Functions of `muser-cpu` that list the features of a level themselves.
+pub(super) fn features_stand_once(tree: &Tree) -> Vec<Finding> {
+    let of_cpu = tree.ending(".rs").filter(|(path, _)| path.starts_with(CPU));
+    let lines = of_cpu.flat_map(|(path, text)| {
+        let numbered = text.lines().enumerate();
+        let found = numbered.filter(|(_, line)| line.contains("#[target_feature"));
+        found.map(move |(at, _)| Finding {
+            path: path.to_owned(),
+            line: at + 1,
+            what: "lists features itself: #[level(…)] or #[levels] does it".to_owned(),
+            why: "the features of a level stand in muser-levels, once",
+        })
+    });
+    lines.collect()
+}
 
 /// Files that are not of the grid, and holes in it.
 pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
@@ -104,9 +121,21 @@ mod tests {
     fn a_family_may_be_written_once() {
         let text = format!("{ONCE}\nmod kernels {{}}");
         let once = |file: &str| (format!("{KERNELS}{file}"), text.clone());
-        let tree = Tree(vec![once("norm.rs"), once("slab/mod.rs")]);
+        let tree = Tree([once("norm.rs"), once("slab/mod.rs")].into_iter().collect());
         let missing = grid(&tree).len();
         assert_eq!(missing, 3, "the folder's levels, and nothing of the file");
+    }
+
+    #[test]
+    fn a_list_of_features_is_found() {
+        let text = "//! A kernel.\n#[target_feature(enable = \"avx2\")]\nfn f() {}";
+        let tree = Tree(
+            [(format!("{CPU}simd/new.rs"), text.to_owned())]
+                .into_iter()
+                .collect(),
+        );
+        let found = features_stand_once(&tree);
+        assert_eq!((found.len(), found[0].line), (1, 2));
     }
 
     #[test]

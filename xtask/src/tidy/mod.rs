@@ -126,6 +126,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     findings.extend(supply::crates(&supply::built(root)?));
     let rules: [fn(&Tree) -> Vec<Finding>; 14] = [
         edges::reference_is_not_default,
+        grid::features_stand_once,
         grid::grid,
         manifests::dependencies_say_why,
         sources::files_open_with_docs,

@@ -35,6 +35,7 @@ mod tests;
 
 use comparator::Comparator;
 use muser_cpu::{Cpu, CpuOptions, Level};
+use muser_ops::pinned::project::covers;
 use muser_ops::{Lane, Profile, pinned};
 use muser_quant::DType;
 pub use options::Options;
@@ -141,11 +142,12 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
 
 /// Returns the names of all groups of cases.
 fn groups() -> Vec<String> {
-    let products = DType::ALL.map(|d| format!("project/{}", d.name().to_lowercase()));
+    let covered = DType::ALL.into_iter().filter(|&d| covers(d));
+    let products = covered.map(|d| format!("project/{}", d.key()));
     let operations = operations::GROUPS.map(|(name, _)| name.to_owned());
     let attention = ["kv_store", "attention"].map(str::to_owned);
     let models = models::names().map(|name| format!("model/{name}"));
-    let all = products.into_iter().chain(operations).chain(attention);
+    let all = products.chain(operations).chain(attention);
     all.chain(models).collect()
 }
 

@@ -6,6 +6,7 @@ use super::question::{Activations, Case, KernelSpan, Question};
 use super::selection::Selection;
 use super::table::Judge;
 use muser_ops::Weight;
+use muser_ops::pinned::project::covers;
 use muser_quant::DType;
 
 /// Row lengths: multiples of the vector width of both profiles, of one, and of
@@ -99,7 +100,7 @@ fn shapes() -> impl Iterator<Item = (usize, usize)> {
 
 fn embed(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     let vocab = 300;
-    for dtype in DType::ALL {
+    for dtype in DType::ALL.into_iter().filter(|&d| covers(d)) {
         let kernel = format!("embed/{}", dtype.name().to_lowercase());
         judge.expect(&kernel);
         for cols in [256, 512, 6656] {

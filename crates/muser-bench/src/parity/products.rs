@@ -78,7 +78,7 @@ pub(super) fn run(
     for rung in LADDER.iter().filter(mine) {
         judge.expect(&kernel(dtype, rung));
     }
-    let odd: &[usize] = if dtype.is_k_quant() { &[] } else { &ODD_COLS };
+    let odd: &[usize] = if dtype.is_quantized() { &[] } else { &ODD_COLS };
     for &cols in odd.iter().chain(&COLS) {
         let matrices = ROWS.map(|(rows, kind)| Matrix {
             name: format!("{dtype} [{cols}, {rows}] {kind:?}"),

@@ -197,7 +197,9 @@ fn plain(p: &SamplingParams, logits: &[f32]) -> Token {
         };
         let likely = |&n: &usize| n > 0 && by_rank[n] < p.min_p;
         let unlikely = (0..order.len()).find(likely).unwrap_or(order.len());
-        kept = (1..=unlikely).find(|&n| first(n) >= limit).unwrap_or(unlikely);
+        kept = (1..=unlikely)
+            .find(|&n| first(n) >= limit)
+            .unwrap_or(unlikely);
         mass = first(kept);
     }
     let target = Uniform::new(p.seed).next() * mass;
