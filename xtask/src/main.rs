@@ -1,62 +1,107 @@
-//! The project's own tools.
+//! The project's own checks, and the entry to its comparison with llama.cpp.
 //!
-//! ```text
-//! cargo xtask tidy                 checks what the compiler can't: see `tidy`
-//! cargo xtask math [FUNCTION …]    error over all 2^32 inputs: see `math`
-//! cargo xtask parity [OPTION …]    the pinned lane against llama.cpp: see `parity`
-//! cargo xtask receipts             the receipts in `fixtures`: see `parity::receipts`
-//! cargo xtask compare [OPTION …]   timed against llama.cpp: see `compare`
-//! ```
+//! `cargo xtask tidy` and `math` run here. `parity`, `receipts` and `compare` are
+//! programs of `muser-bench`, which is started for them in a release build.
 #![forbid(unsafe_code)]
 
-mod compare;
+mod delegate;
 mod math;
-mod parity;
 mod tidy;
 
-use std::io::Write as _;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy
-       cargo xtask math [exp] [sigmoid] [silu] [tanh] [expf] [tanhf]
-       cargo xtask parity [--profile llamacpp-avx2|llamacpp-avx512] [--seed N] [--quick]
-                          [--subject cpu|oracle] [--level scalar|avx2|avx512] [--only TEXT]
-       cargo xtask receipts
-       cargo xtask compare [--model FILE] [--profile llamacpp-avx2|llamacpp-avx512]
-                           [--widths N,…] [--depths N,…] [--threads N] [--rounds N] [--sample MS]
-                           [--open-rounds N] [--swa-full] [--record NAME]";
+/// The project's own tools.
+#[derive(Debug, Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
 
-/// The repository: the folder above this crate.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check what the compiler can't: layout, edges between crates, unsafe, docs
+    Tidy,
+    /// Measure the error of the functions over all 2^32 inputs (minutes each)
+    Math {
+        /// Functions to measure; without names, all
+        #[arg(value_name = "FUNCTION", value_parser = math::names())]
+        functions: Vec<String>,
+    },
+    /// Compare the pinned lane with llama.cpp, bit for bit
+    #[command(disable_help_flag = true)]
+    Parity(Passed),
+    /// Write the receipts in fixtures/receipts anew
+    #[command(disable_help_flag = true)]
+    Receipts(Passed),
+    /// Time llama.cpp and both lanes on the same file, in turn
+    #[command(disable_help_flag = true)]
+    Compare(Passed),
+}
+
+/// Options that `muser-bench` reads.
+#[derive(Debug, Args)]
+struct Passed {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    options: Vec<OsString>,
+}
+
+/// Returns the root of the repository: the folder above this crate.
 fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().map_or(here.clone(), PathBuf::from)
 }
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    if args
-        .iter()
-        .any(|arg| matches!(*arg, "--help" | "-h" | "help"))
-    {
-        // A reader that has gone wants no more help.
-        let _ = writeln!(std::io::stdout(), "{USAGE}");
-        return ExitCode::SUCCESS;
-    }
-    let outcome = match args[..] {
-        ["tidy"] => tidy::command(&root()),
-        ["math", ref names @ ..] => math::command(names),
-        ["receipts"] => parity::receipts::command(&root()),
-        ["parity", ref options @ ..] => parity::command(&root(), options),
-        ["compare", ref options @ ..] => compare::command(&root(), options),
-        _ => Err(USAGE.to_owned()),
+    let outcome = match Cli::parse().command {
+        Command::Tidy => tidy::command(&root()).map(|()| ExitCode::SUCCESS),
+        Command::Math { functions } => math::command(&functions).map(|()| ExitCode::SUCCESS),
+        Command::Parity(passed) => delegate::run(&root(), "parity", &passed.options),
+        Command::Receipts(passed) => delegate::run(&root(), "receipts", &passed.options),
+        Command::Compare(passed) => delegate::run(&root(), "compare", &passed.options),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(message) => {
             eprintln!("{message}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_muser_bench_are_passed_on_as_they_are() {
+        let words = ["--help", "--seed", "7", "--", "x"];
+        let line = [&["xtask", "parity"], &words[..]].concat();
+        let Command::Parity(passed) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command than parity");
+        };
+        assert_eq!(passed.options, words);
+    }
+
+    #[test]
+    fn unknown_words_are_refused() {
+        for line in [
+            &["xtask"][..],
+            &["xtask", "tidied"],
+            &["xtask", "tidy", "x"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
+        let error = Cli::try_parse_from(["xtask", "math", "sin"]).unwrap_err();
+        assert!(error.to_string().contains("sin"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 use muser_ops::hook::{Call, Hook, Hooked};
 use muser_ops::oracle::{Oracle, Rows};
+use muser_ops::project::Operand;
 use muser_ops::{
     Attention, Backend, BackendInfo, KvLayout, OpError, Plan, Run, Subset, Weight, norm, project,
     reduce,
@@ -9,7 +10,7 @@ use muser_ops::{
 use muser_quant::q4_k::BlockQ4K;
 use muser_quant::q5_k::BlockQ5K;
 use muser_quant::q8_k::BlockQ8K;
-use muser_quant::{DType, bf16, f16};
+use muser_quant::{Arithmetic, DType, Sums, Superblock as _};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -33,6 +34,8 @@ pub(super) enum Fault {
     FlushedScale,
     /// A block that is not finite counts as zeros.
     NonFiniteIsZero,
+    /// Products of groups added in order, and not by halves.
+    FoldedInOrder,
     /// 128 lanes in the float reduction.
     OtherLanes,
     SwappedOutputs,
@@ -155,45 +158,42 @@ impl Faulty {
     /// The dot product with this fault, if it is one of a dot product.
     fn dot(&self, w: &Weight, row: &[u8], x: &[f32]) -> Option<f32> {
         let dtype = w.dtype();
-        let mut y = project::quantize(x);
-        match (self.fault, dtype) {
-            (Fault::Unfused, DType::Q4K) => Some(unfused::<144>(row, &y, |b, a| {
-                let b = BlockQ4K::from_bytes(b);
-                (b.dot(a), b.d, b.dmin)
-            })),
-            (Fault::Unfused, DType::Q5K) => Some(unfused::<176>(row, &y, |b, a| {
-                let b = BlockQ5K::from_bytes(b);
-                (b.dot(a), b.d, b.dmin)
-            })),
-            (Fault::FlushedScale | Fault::NonFiniteIsZero, t) if t.is_k_quant() => {
-                for b in &mut y {
+        let mut y = Operand::new(dtype.arithmetic(), x);
+        let unfused_with = |y: &Operand, dot: fn(&[u8], &BlockQ8K) -> Sums| match y {
+            Operand::Superblocks(y) => Some(unfused(dtype, row, y, dot)),
+            Operand::Groups(_) | Operand::Floats(_) => None,
+        };
+        match (self.fault, dtype.arithmetic()) {
+            (Fault::Unfused, Arithmetic::Superblocks) if dtype == DType::Q4K => {
+                unfused_with(&y, BlockQ4K::sums)
+            }
+            (Fault::Unfused, Arithmetic::Superblocks) if dtype == DType::Q5K => {
+                unfused_with(&y, BlockQ5K::sums)
+            }
+            (
+                Fault::FlushedScale | Fault::NonFiniteIsZero,
+                Arithmetic::Superblocks | Arithmetic::Groups,
+            ) => {
+                let scales: Vec<&mut f32> = match &mut y {
+                    Operand::Superblocks(y) => y.iter_mut().map(|b| &mut b.d).collect(),
+                    Operand::Groups(y) => y.iter_mut().map(|b| &mut b.d).collect(),
+                    Operand::Floats(_) => Vec::new(),
+                };
+                for d in scales {
                     let bad = match self.fault {
-                        Fault::FlushedScale => b.d.is_subnormal(),
-                        _ => b.d.is_nan(),
+                        Fault::FlushedScale => d.is_subnormal(),
+                        _ => d.is_nan(),
                     };
                     if bad {
-                        b.d = 0.0;
+                        *d = 0.0;
                     }
                 }
-                Some(project::dot_quantized(dtype, row, &y))
+                Some(project::dot(dtype, row, &y))
             }
-            (Fault::OtherLanes, t) if !t.is_k_quant() => {
-                let half = |b: &[u8; 2]| u16::from_le_bytes(*b);
-                let w: Vec<f32> = match t {
-                    DType::F32 => muser_quant::f32::read(row),
-                    DType::F16 => row
-                        .as_chunks()
-                        .0
-                        .iter()
-                        .map(|b| f16::to_f32(half(b)))
-                        .collect(),
-                    _ => row
-                        .as_chunks()
-                        .0
-                        .iter()
-                        .map(|b| bf16::to_f32(half(b)))
-                        .collect(),
-                };
+            (Fault::FoldedInOrder, Arithmetic::Groups) => Some(folded_in_order(dtype, row, &y)),
+            (Fault::OtherLanes, Arithmetic::Floats) => {
+                let mut w = vec![0.0; x.len()];
+                dtype.decode_row(row, &mut w).expect("whole rows");
                 Some(lanes_128(&w, x))
             }
             _ => None,
@@ -201,16 +201,24 @@ impl Faulty {
     }
 }
 
-fn unfused<const N: usize>(
-    row: &[u8],
-    y: &[BlockQ8K],
-    dot: impl Fn(&[u8; N], &BlockQ8K) -> ((i32, i32), u16, u16),
-) -> f32 {
+/// The products of groups, a group at a time: those of rows of one group are
+/// right.
+fn folded_in_order(dtype: DType, row: &[u8], y: &Operand) -> f32 {
+    let Operand::Groups(y) = y else {
+        return f32::NAN;
+    };
+    let groups = row.chunks(dtype.block_bytes()).zip(y);
+    groups.fold(0.0, |acc, (block, y)| {
+        acc + project::dot(dtype, block, &Operand::Groups(vec![*y]))
+    })
+}
+
+fn unfused(dtype: DType, row: &[u8], y: &[BlockQ8K], dot: fn(&[u8], &BlockQ8K) -> Sums) -> f32 {
     let (mut acc, mut accm) = (0.0f32, 0.0f32);
-    for (b, a) in row.as_chunks::<N>().0.iter().zip(y) {
-        let ((s, m), d, dmin) = dot(b, a);
-        acc += s as f32 * (f16::to_f32(d) * a.d);
-        accm += m as f32 * (f16::to_f32(dmin) * a.d);
+    for (b, a) in row.chunks_exact(dtype.block_bytes()).zip(y) {
+        let s = dot(b, a);
+        acc += s.sum as f32 * (s.d * a.d);
+        accm += s.min as f32 * (s.dmin * a.d);
     }
     acc - accm
 }

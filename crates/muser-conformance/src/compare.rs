@@ -1,17 +1,17 @@
-//! Equality to the bit, of results and of everything beside them.
+//! Compares results, guard rows and read-only operands bit for bit.
 //!
-//! The one tolerance is the contract's own: a NaN equals any NaN. Against a
-//! number it is a failure, and so is the NaN that an output was poisoned with,
-//! wherever it is still found: nothing was written there.
+//! A NaN equals any NaN, as the contract of the operations says. A NaN in the
+//! place of a number is a failure. So is the NaN that an output was filled with
+//! before the operation: nothing was written there.
 
-/// What outputs are filled with before an operation: a quiet NaN whose
-/// payload no arithmetic makes.
+/// Value of every output before the operation: a quiet NaN with a payload that
+/// arithmetic does not produce.
 pub const POISON: f32 = f32::from_bits(0x7fc0_dead);
 
-/// What the rows after an operation's own are filled with.
+/// Value of the guard rows behind the rows of an operation.
 pub const GUARD: f32 = f32::from_bits(0x4b1d_c0de);
 
-/// Whether a result is the expected one.
+/// Returns whether a result has the expected bits; a NaN equals any NaN.
 pub fn same(expected: f32, found: f32) -> bool {
     expected.to_bits() == found.to_bits() || (expected.is_nan() && found.is_nan())
 }
@@ -21,11 +21,11 @@ pub fn same(expected: f32, found: f32) -> bool {
 pub struct Seen {
     /// The operand's name.
     pub label: &'static str,
-    /// All its values before, guard rows included.
+    /// All its values before the operation, guard rows included.
     pub before: Vec<f32>,
-    /// The same after.
+    /// All its values after the operation.
     pub after: Vec<f32>,
-    /// The operation writes the first `written` values and no other; 0 for an
+    /// Number of values at the start that the operation writes; 0 for an
     /// operand that it only reads.
     pub written: usize,
 }
@@ -33,24 +33,24 @@ pub struct Seen {
 /// What is wrong with one value, or one operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A result of other bits.
+    /// A result with other bits than expected.
     Value {
-        /// The bits that the oracle gives.
+        /// The bits of the oracle's result.
         expected: u32,
         /// The bits found.
         found: u32,
     },
     /// A result that was never written.
     Unwritten,
-    /// A value outside the operation's own that changed: a guard row, or an
-    /// operand that is only read.
+    /// A value changed that the operation must not write: in a guard row or a
+    /// read-only operand.
     Overwritten {
         /// Its bits before.
         expected: u32,
         /// Its bits after.
         found: u32,
     },
-    /// A buffer or a result of another length.
+    /// A buffer or result has another length than expected.
     Length {
         /// Values expected.
         expected: usize,
@@ -97,8 +97,8 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Every fault of a buffer: its first values against `expected`, the rest
-/// against what they were. Gives the index of each.
+/// Finds every fault of a buffer: compares its first values with `expected` and
+/// the rest with what they were before. Yields each fault with its index.
 pub fn compare<'a>(
     seen: &'a Seen,
     expected: &'a [f32],
@@ -136,7 +136,7 @@ fn result(expected: f32, found: f32) -> Option<Fault> {
     })
 }
 
-/// Nothing was to be computed here, so that even a NaN keeps its bits.
+/// Compares a value that must not be written: even a NaN must keep its bits.
 fn untouched(before: f32, after: f32) -> Option<Fault> {
     (before.to_bits() != after.to_bits()).then(|| Fault::Overwritten {
         expected: before.to_bits(),
@@ -148,7 +148,8 @@ fn untouched(before: f32, after: f32) -> Option<Fault> {
 mod tests {
     use super::*;
 
-    /// An output of two values with one guard, of which one value is judged.
+    /// Compares an output of two values and one guard value, of which the first
+    /// result is given.
     fn judge(expected: f32, found: f32) -> Vec<(usize, Fault)> {
         let seen = Seen {
             label: "out",

@@ -4,7 +4,7 @@ use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite, caches};
 use muser_ops::{Backend, OpError, Plan, Run, Weight};
-use muser_quant::{DType, QK};
+use muser_quant::{Arithmetic, DType, GROUP, QK};
 
 struct Embed {
     dtype: DType,
@@ -49,10 +49,10 @@ impl Case for Embed {
 }
 
 pub(super) fn embed<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
-    let cols: &[usize] = if dtype.is_k_quant() {
-        &[QK, 2 * QK, 26 * QK]
-    } else {
-        &[1, 7, 64, 100, 257, 1000]
+    let cols: &[usize] = match dtype.arithmetic() {
+        Arithmetic::Superblocks => &[QK, 2 * QK, 26 * QK],
+        Arithmetic::Groups => &[GROUP, QK, 576, 640, 26 * QK],
+        Arithmetic::Floats => &[1, 7, 64, 100, 257, 1000],
     };
     for (turn, &cols) in cols.iter().enumerate() {
         for rows in [1, 2, 7, 40] {

@@ -45,7 +45,7 @@ mod rope;
 mod tests;
 mod together;
 
-use muser_ops::Backend;
+use muser_ops::{Backend, Weight};
 use muser_quant::DType;
 pub use report::Report;
 use rig::Suite;
@@ -90,79 +90,101 @@ pub enum Group {
     Gather,
 }
 
+/// Groups that have no weights, or weights of several formats.
+const WITHOUT_FORMAT: [(Group, &str); 15] = [
+    (Group::MatvecSet, "matvec/set"),
+    (Group::RmsNorm, "norm/rms_norm"),
+    (Group::HeadNorm, "norm/head_norm"),
+    (Group::AddRmsNorm, "norm/add_rms_norm"),
+    (Group::Rope, "rope"),
+    (Group::AttentionFull, "attention/full"),
+    (Group::AttentionWindow, "attention/window"),
+    (Group::AttentionValues, "attention/values"),
+    (Group::AttentionTogether, "attention/together"),
+    (Group::Add, "elementwise/add"),
+    (Group::SigmoidGate, "elementwise/sigmoid_gate"),
+    (Group::SiluProduct, "elementwise/silu_product"),
+    (Group::SoftCap, "elementwise/soft_cap"),
+    (Group::CopyRows, "copy_rows"),
+    (Group::Gather, "gather"),
+];
+
+/// Calls a macro with the groups of each format of the table.
+macro_rules! of_formats {
+    ($($arithmetic:ident { $(
+        $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
+    )* })*) => {
+        /// Groups of one weight format, with their names.
+        const OF_FORMATS: &[(Group, &str)] = &[$($(
+            (Group::Matvec(DType::$variant), concat!("matvec/", stringify!($module))),
+            (Group::Embed(DType::$variant), concat!("embed/", stringify!($module))),
+        )*)*];
+    };
+}
+muser_quant::formats!(of_formats);
+
+/// Every group with its name.
+fn named() -> impl Iterator<Item = (Group, &'static str)> {
+    OF_FORMATS.iter().chain(&WITHOUT_FORMAT).copied()
+}
+
 /// Every group.
-pub fn groups() -> &'static [Group] {
-    use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
-    use Group::*;
-    &[
-        Matvec(Q4K),
-        Matvec(Q5K),
-        Matvec(Q6K),
-        Matvec(F16),
-        Matvec(BF16),
-        Matvec(F32),
-        MatvecSet,
-        Embed(Q4K),
-        Embed(Q5K),
-        Embed(Q6K),
-        Embed(F16),
-        Embed(BF16),
-        Embed(F32),
-        RmsNorm,
-        HeadNorm,
-        AddRmsNorm,
-        Rope,
-        AttentionFull,
-        AttentionWindow,
-        AttentionValues,
-        AttentionTogether,
-        Add,
-        SigmoidGate,
-        SiluProduct,
-        SoftCap,
-        CopyRows,
-        Gather,
-    ]
+pub fn groups() -> Vec<Group> {
+    named().map(|(group, _)| group).collect()
 }
 
 impl Group {
     /// The family's path: `matvec/q4_k`, `norm/rms_norm`, …
     pub fn name(self) -> &'static str {
-        use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
-        match self {
-            Self::Matvec(Q4K) => "matvec/q4_k",
-            Self::Matvec(Q5K) => "matvec/q5_k",
-            Self::Matvec(Q6K) => "matvec/q6_k",
-            Self::Matvec(F16) => "matvec/f16",
-            Self::Matvec(BF16) => "matvec/bf16",
-            Self::Matvec(F32) => "matvec/f32",
-            Self::MatvecSet => "matvec/set",
-            Self::Embed(Q4K) => "embed/q4_k",
-            Self::Embed(Q5K) => "embed/q5_k",
-            Self::Embed(Q6K) => "embed/q6_k",
-            Self::Embed(F16) => "embed/f16",
-            Self::Embed(BF16) => "embed/bf16",
-            Self::Embed(F32) => "embed/f32",
-            Self::RmsNorm => "norm/rms_norm",
-            Self::HeadNorm => "norm/head_norm",
-            Self::AddRmsNorm => "norm/add_rms_norm",
-            Self::Rope => "rope",
-            Self::AttentionFull => "attention/full",
-            Self::AttentionWindow => "attention/window",
-            Self::AttentionValues => "attention/values",
-            Self::AttentionTogether => "attention/together",
-            Self::Add => "elementwise/add",
-            Self::SigmoidGate => "elementwise/sigmoid_gate",
-            Self::SiluProduct => "elementwise/silu_product",
-            Self::SoftCap => "elementwise/soft_cap",
-            Self::CopyRows => "copy_rows",
-            Self::Gather => "gather",
-        }
+        let mut found = named().filter(|(group, _)| *group == self);
+        found.next().expect("a test: every group is in the list").1
     }
 
     /// The group of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        groups().iter().copied().find(|g| g.name() == name)
+        let mut found = named().filter(|(_, n)| *n == name);
+        found.next().map(|(group, _)| group)
+    }
+
+    /// The one format of its weights. A lane that does not cover it refuses to
+    /// bind them, which [`refused`] checks.
+    pub fn format(self) -> Option<DType> {
+        match self {
+            Self::Matvec(dtype) | Self::Embed(dtype) => Some(dtype),
+            Self::MatvecSet
+            | Self::RmsNorm
+            | Self::HeadNorm
+            | Self::AddRmsNorm
+            | Self::Rope
+            | Self::AttentionFull
+            | Self::AttentionWindow
+            | Self::AttentionValues
+            | Self::SigmoidGate
+            | Self::SiluProduct
+            | Self::SoftCap
+            | Self::CopyRows => None,
+        }
+    }
+}
+
+/// Whether a backend refuses weights of this format by the tensor's name, as one
+/// must whose lane has no arithmetic for it.
+///
+/// # Panics
+/// If it does not.
+pub fn refused<B: Backend>(backend: &B, dtype: DType) {
+    let cols = dtype.block_values();
+    let bytes = vec![0u8; dtype.block_bytes()];
+    let weight = Weight::new("blk.0.weight", bytes, dtype, 1, cols).expect("one whole block");
+    match backend.bind_set(vec![weight.into()]) {
+        Ok(_) => panic!("{dtype} was bound by a lane that does not cover it"),
+        Err(e) => {
+            let message = e.to_string();
+            assert!(
+                message.contains("blk.0.weight") && message.contains(dtype.name()),
+                "the refusal names neither tensor nor format: {message}"
+            );
+        }
     }
 }
 
@@ -223,8 +245,7 @@ fn parse_seed(s: &str) -> Option<u64> {
     }
 }
 
-/// The seed of the tests that [`conformance_tests`](crate::conformance_tests)
-/// writes.
+/// The seed of the tests that [`conformance_tests`] writes.
 pub const SEED: u64 = 20_260_101;
 
 /// The group of this name on this backend, as a test.
@@ -251,13 +272,7 @@ pub fn check<B: Backend>(backend: &B, name: &str) {
 macro_rules! conformance_tests {
     ($backend:expr) => {
         $crate::conformance_tests! { @tests $backend;
-            matvec_q4_k "matvec/q4_k", matvec_q5_k "matvec/q5_k",
-            matvec_q6_k "matvec/q6_k", matvec_f16 "matvec/f16",
-            matvec_bf16 "matvec/bf16", matvec_f32 "matvec/f32",
             matvec_set "matvec/set",
-            embed_q4_k "embed/q4_k", embed_q5_k "embed/q5_k",
-            embed_q6_k "embed/q6_k", embed_f16 "embed/f16",
-            embed_bf16 "embed/bf16", embed_f32 "embed/f32",
             norm_rms_norm "norm/rms_norm", norm_head_norm "norm/head_norm",
             norm_add_rms_norm "norm/add_rms_norm",
             rope "rope",
@@ -279,12 +294,21 @@ macro_rules! conformance_tests {
             $crate::check(&$backend, $name);
         })*
 
+        /// The groups of each weight format, one after the other.
+        #[test]
+        fn every_format() {
+            for group in $crate::groups().iter().filter(|g| g.format().is_some()) {
+                $crate::check(&$backend, group.name());
+            }
+        }
+
         /// A group without a line in the macro would be a group never run.
         #[test]
         fn every_group_is_run() {
             let mut named: Vec<&str> = vec![$($name),*];
             let mut groups: Vec<&str> = $crate::groups()
                 .iter()
+                .filter(|g| g.format().is_none())
                 .map(|g| g.name())
                 .collect();
             named.sort_unstable();

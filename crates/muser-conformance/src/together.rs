@@ -153,7 +153,7 @@ pub(super) fn together<B: Backend>(suite: &mut Suite<'_, B>) {
     let long: Vec<Batch> = [vec![vec![(80, 0)]; 7], vec![vec![(1, 1); 3]]].concat();
     let batches: [&[Batch]; 6] = [
         &[vec![(1, 1), (1, 1)]],
-        &[vec![(1, 1); 8], vec![(1, 1); 8]],
+        &[vec![(1, 1); 9], vec![(1, 1); 8]],
         &[vec![(5, 1), (1, 1), (70, 2), (3, 3)]],
         &[vec![(3, 0), (1, 1), (9, 0)], vec![(1, 1), (0, 0), (2, 1)]],
         &[vec![(64, 64), (1, 1)], vec![(1, 1), (64, 1)]],

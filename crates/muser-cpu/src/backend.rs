@@ -10,15 +10,14 @@ mod project;
 mod rope;
 
 use self::pinned::TASK_CALLS;
-use self::project::check_product;
 pub use self::rope::Rope;
-use crate::bandwidth;
 use crate::buffer::Buffer;
-use crate::kernels::quantize::Block;
-use crate::kernels::table::{INVENTORY, KernelTable};
+use crate::kernels::quantize::{Block, Groups};
+use crate::kernels::table::KernelTable;
 use crate::kv::{Kv, Pool};
+use crate::ladder;
 use crate::level::Level;
-use crate::peak;
+use crate::roofline::{bandwidth, int8_peak};
 use crate::rows::{Output, for_chunks};
 use crate::team::{MAX_THREADS, Team};
 use muser_ops::pinned::check_head;
@@ -27,6 +26,7 @@ use muser_ops::{
     RopeSpec, Subset, Weight, check_set, embed,
 };
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -107,7 +107,10 @@ struct Shared {
 /// Room for what an operation makes of its input; rewritten by each.
 #[derive(Default)]
 struct Operands {
+    /// Activations in blocks of 256.
     quantized: Vec<Block>,
+    /// Activations in groups of 32.
+    groups: Vec<Groups>,
     /// Activations rounded to F16, and to BF16.
     rounded: [Vec<f32>; 2],
     /// Attention's result by head and row.
@@ -154,8 +157,8 @@ impl Cpu {
 
     /// The names of the kernels: `matvec/q4_k/avx512`, …
     pub fn kernels(&self) -> Vec<String> {
-        INVENTORY
-            .iter()
+        let names = self.table.inventory().into_iter();
+        names
             .map(|name| format!("{name}/{}", self.level()))
             .collect()
     }
@@ -163,6 +166,31 @@ impl Cpu {
     /// Bytes of K and V that the caches of all sequences hold.
     pub fn kv_bytes(&self) -> u64 {
         self.pool.used()
+    }
+
+    /// Refuses a weight whose format the lane has no kernel for.
+    fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
+        if ladder::covers(self.lane, weight.dtype()) {
+            return Ok(());
+        }
+        Err(OpError::Format {
+            name: weight.name().to_owned(),
+            dtype: weight.dtype(),
+            lane: self.lane,
+        })
+    }
+
+    /// The same backend, with every call of a kernel counted from here on. For
+    /// tests: counting takes a lock.
+    pub fn counting(mut self) -> Self {
+        self.table.count_calls();
+        self
+    }
+
+    /// The calls of each kernel so far, by its name without the level; `None` if
+    /// they are not counted ([`counting`](Self::counting)).
+    pub fn calls(&self) -> Option<BTreeMap<&'static str, u64>> {
+        self.table.calls()
     }
 
     /// Bytes a second at which this backend's threads read a buffer of `bytes`,
@@ -176,7 +204,7 @@ impl Cpu {
     /// threads reach with operands in registers, the best of several passes;
     /// `None` at a level without int8 dot products.
     pub fn int8_peak(&self) -> Option<f64> {
-        peak::measure(&mut self.lock().team, self.threads, &self.table)
+        int8_peak::measure(&mut self.lock().team, self.threads, &self.table)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -230,13 +258,13 @@ impl Backend for Cpu {
     fn bind_set(&self, set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
         let set = set.into_iter().map(Matrix::without_bias);
         let set = set.collect::<Result<Vec<_>, _>>()?;
-        set.iter().try_for_each(check_product)?;
+        set.iter().try_for_each(|w| self.check_covered(w))?;
         check_set(&set)?;
         Ok(set)
     }
 
-    /// Any format: a row is decoded by the format's own code.
     fn bind_table(&self, table: Weight) -> Result<Weight, OpError> {
+        self.check_covered(&table)?;
         Ok(table)
     }
 

@@ -19,15 +19,13 @@
 #![deny(unsafe_code)]
 
 mod backend;
-mod bandwidth;
 #[expect(unsafe_code, reason = "aligned storage seen as values")]
 mod buffer;
-mod cache;
 mod kernels;
 mod kv;
 pub mod ladder;
 mod level;
-mod peak;
+mod roofline;
 #[expect(unsafe_code, reason = "disjoint parts of a buffer for several threads")]
 mod rows;
 #[expect(unsafe_code, reason = "the memory intrinsics take pointers")]
@@ -39,6 +37,6 @@ mod unpacked;
 
 pub use backend::{Batch, Cpu, CpuError, CpuOptions, Rope};
 pub use buffer::Buffer;
-pub use cache::beyond_caches;
 pub use kv::Kv;
 pub use level::{Level, UnknownLevel};
+pub use roofline::beyond_caches;

@@ -28,6 +28,17 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The file is a part of a model that was split.
+    #[error(
+        "part {part} of the {parts} of a split model: expected a whole one; join the parts first \
+         (llama-gguf-split --merge)"
+    )]
+    Part {
+        /// Which, from 1.
+        part: u32,
+        /// How many there are.
+        parts: u32,
+    },
     /// A prompt of no tokens.
     #[error("the prompt is empty: expected at least one token")]
     EmptyPrompt,

@@ -37,15 +37,14 @@ pub struct Generation {
     pub decode: Duration,
 }
 
-/// Continues `prompt` until an option, the model's own end or the flag ends
-/// it; `each` hears of every token and text at once.
+/// Continues `prompt` until an option, the model's own end, a full context or the
+/// flag ends it; `each` hears of every token and text at once.
 ///
 /// A raised flag during the prompt ends it without a token. Afterwards the
 /// session holds the prompt and the answer but for its last token.
 ///
 /// # Errors
-/// A prompt that is empty, unknown or too long; a context that fills up before
-/// the generation ends, after `each` heard of all tokens until then; whatever
+/// A prompt that is empty, unknown or too long; whatever
 /// [`Sampler::sample`] refuses. Stop strings need a tokenizer.
 pub fn generate<B: Backend>(
     session: &mut Session<B>,
@@ -86,8 +85,14 @@ pub fn generate<B: Backend>(
             break;
         }
         if generation.tokens.len() > generation.decoded {
-            session.push(generation.tokens[generation.decoded])?;
-            generation.decoded += 1;
+            match session.push(generation.tokens[generation.decoded]) {
+                Ok(()) => generation.decoded += 1,
+                Err(Error::ContextFull { needed, context }) => {
+                    generation.reason = StopReason::ContextFull { needed, context };
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
         }
         let token = sampler.sample(session.logits()?, session.tokens())?;
         if model.is_end(token) {
@@ -165,7 +170,12 @@ impl TextOut {
         let held = self.matcher.finish();
         let decoder = self.decoder.as_mut();
         let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
-        emit(&(held + &self.header.finish() + &rest), all, each);
+        let header = match reason {
+            StopReason::EndOfGeneration(_) => self.header.finish(),
+            // Cut off: it may have become one.
+            _ => self.header.cut(),
+        };
+        emit(&(held + &header + &rest), all, each);
     }
 }
 
@@ -184,6 +194,15 @@ impl Header {
         self.text.push_str(&text);
         if self.tokens < MAX_HEADER {
             return String::new();
+        }
+        self.finish()
+    }
+
+    /// What was taken for a header and could not have become one.
+    fn cut(&mut self) -> String {
+        let begun = self.text.trim_start();
+        if begun.starts_with("to=") || "to=".starts_with(begun) {
+            self.text.clear();
         }
         self.finish()
     }

@@ -18,9 +18,10 @@ impl<B: Backend> Model<B> {
     /// Loads a model; its weights stay in the file.
     ///
     /// # Errors
-    /// A file that is no such model, a weight that the backend refuses, or
-    /// [`Codec::load`]'s.
+    /// A file that is no such model, or one part of several; a weight that the
+    /// backend refuses; [`Codec::load`]'s.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, Error> {
+        refuse_part(gguf)?;
         Ok(Self {
             transformer: Transformer::load(gguf, backend)?,
             codec: Codec::load(gguf)?,
@@ -97,6 +98,21 @@ impl<B: Backend> Model<B> {
                 vocab,
             }),
         }
+    }
+}
+
+/// Refuses a part of a split file, whose tensors are not all there. Its first part
+/// has the header of the whole model and would fail at a tensor's name.
+fn refuse_part(gguf: &Gguf) -> Result<(), Error> {
+    let keys = gguf.metadata();
+    let number = |key| keys.opt_u32(key).map_err(|e| Error::Model(e.into()));
+    let (parts, part) = (number("split.count")?, number("split.no")?);
+    match parts {
+        Some(parts) if parts > 1 => Err(Error::Part {
+            part: part.map_or(1, |n| n.saturating_add(1)),
+            parts,
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -32,17 +32,26 @@ pub enum StopReason {
     StopString(String),
     /// [`GenerateOptions::max_tokens`] were generated.
     MaxTokens,
+    /// The session has no position for another token.
+    ContextFull {
+        /// Positions that the next token needed.
+        needed: usize,
+        /// Positions of the session.
+        context: usize,
+    },
     /// The caller's flag was raised.
     Cancelled,
 }
 
 impl StopReason {
-    /// The name in records: `end`, `stop`, `length`, `cancelled`.
+    /// The name in records: `end`, `stop`, `length`, `context`,
+    /// `cancelled`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::EndOfGeneration(_) => "end",
             Self::StopString(_) => "stop",
             Self::MaxTokens => "length",
+            Self::ContextFull { .. } => "context",
             Self::Cancelled => "cancelled",
         }
     }

@@ -28,20 +28,9 @@ pub struct Tensor {
     pub bytes: u64,
 }
 
-/// The formats that serve for matrices.
-pub(crate) const FORMATS: &str = "Q4_K, Q5_K, Q6_K, F16, BF16 or F32";
-
 /// The format in which the backends know a file's type; `None` if they do not.
 pub(crate) fn dtype(ty: GgmlType) -> Option<DType> {
-    Some(match ty {
-        GgmlType::F32 => DType::F32,
-        GgmlType::F16 => DType::F16,
-        GgmlType::BF16 => DType::BF16,
-        GgmlType::Q4_K => DType::Q4K,
-        GgmlType::Q5_K => DType::Q5K,
-        GgmlType::Q6_K => DType::Q6K,
-        _ => return None,
-    })
+    DType::from_ggml_type(ty.id())
 }
 
 /// Binds the tensors of a file, which agree with its spec.
@@ -195,11 +184,11 @@ fn describe(gguf: &Gguf, tensor: TensorSpec) -> Result<Tensor, ModelError> {
         });
     }
     let whole = !role.usage().may_be_quantised();
-    let usable = dtype(info.ty).filter(|t| !(whole && t.is_k_quant()));
+    let usable = dtype(info.ty).filter(|t| !(whole && t.is_quantized()));
     let Some(dtype) = usable else {
         let expected = match whole {
-            true => "F32, F16 or BF16",
-            false => FORMATS,
+            true => "F16, BF16 or F32",
+            false => DType::NAMES,
         };
         let found = info.ty;
         return Err(ModelError::TensorType {

@@ -1,7 +1,7 @@
 //! A file's weights dequantised to F16, BF16 or F32.
 
 use crate::bind::{Index, Tensor};
-use crate::synth::{file_type, ggml_type};
+use crate::synth::ggml_type;
 use crate::{ModelError, Spec};
 use muser_gguf::{DataWriter, Gguf, TensorInfo, Writer};
 use muser_quant::{DType, bf16, f16};
@@ -33,7 +33,7 @@ pub fn convert(
     out: &mut impl Write,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), ModelError> {
-    if to.is_k_quant() {
+    if to.is_quantized() {
         return Err(ModelError::Target { found: to });
     }
     let spec = Spec::from_gguf(gguf)?;
@@ -50,13 +50,13 @@ pub fn convert(
     let mut writer = Writer::new();
     for entry in gguf.metadata().iter() {
         if entry.key == FILE_TYPE {
-            writer.metadata(FILE_TYPE, file_type(to))?;
+            writer.metadata(FILE_TYPE, to.file_type())?;
         } else {
             writer.metadata(entry.key.as_str(), entry.value.clone())?;
         }
     }
     if gguf.metadata().get(FILE_TYPE).is_none() {
-        writer.metadata(FILE_TYPE, file_type(to))?;
+        writer.metadata(FILE_TYPE, to.file_type())?;
     }
     let mut total = 0u64;
     for (info, tensor) in in_order.clone() {

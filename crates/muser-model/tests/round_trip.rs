@@ -239,8 +239,11 @@ fn what_a_format_cannot_hold_is_refused() {
         )
     );
     assert_eq!(
-        refusal(&odd(1.0, GgmlType::Q4_0), DType::F32),
-        "tensor \"output.weight\": expected Q4_K, Q5_K, Q6_K, F16, BF16 or F32, found Q4_0"
+        refusal(&odd(1.0, GgmlType::IQ1_S), DType::F32),
+        format!(
+            "tensor \"output.weight\": expected {}, found IQ1_S",
+            DType::NAMES
+        )
     );
     assert_eq!(
         refusal(&large, DType::Q4K),

@@ -1,5 +1,6 @@
 //! Why an operation was refused.
 
+use crate::Lane;
 use muser_quant::DType;
 
 /// A refusal: the operation, what was expected, what was found.
@@ -42,6 +43,16 @@ pub enum OpError {
         expected: String,
         /// What it was given.
         found: String,
+    },
+    /// A weight format that the lane has no arithmetic for.
+    #[error("tensor {name}: {dtype} has no arithmetic in the lane {lane}")]
+    Format {
+        /// The tensor.
+        name: String,
+        /// Its format.
+        dtype: DType,
+        /// The lane.
+        lane: Lane,
     },
     /// No memory, or none within the bound that was set.
     #[error("{what}: expected room for {bytes} bytes, found {left}")]

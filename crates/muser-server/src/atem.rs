@@ -148,16 +148,25 @@ impl Reader {
         }
     }
 
-    /// The answer is over.
-    pub(crate) fn finish(&mut self, out: &mut Delta) {
-        self.leave(out);
-        if self.channel == Channel::Header && self.header_tokens > 0 {
-            // It never ended, so it was none; a header that a mark began is
-            // not shown.
-            let header = std::mem::take(&mut self.header);
-            if !header.contains("to=") && header.trim() != "assistant" {
-                out.content.push_str(&header);
+    /// The answer is over, complete or `cut` off. Of one that is cut off, an open
+    /// call stays open, with its arguments as far as they were written.
+    pub(crate) fn finish(&mut self, cut: bool, out: &mut Delta) {
+        match self.channel {
+            Channel::Tool if cut => self.calls.cut(out),
+            Channel::Tool => self.calls.finish(out),
+            Channel::Header if self.header_tokens > 0 => {
+                // It never ended, so it was none; a header that a mark began is
+                // not shown, nor one that could have become one.
+                let header = std::mem::take(&mut self.header);
+                let begun = header.trim_start();
+                let hidden = header.contains("to=")
+                    || header.trim() == "assistant"
+                    || cut && ("to=".starts_with(begun) || "assistant to=".starts_with(begun));
+                if !hidden {
+                    out.content.push_str(&header);
+                }
             }
+            Channel::Header | Channel::Content | Channel::Reasoning => {}
         }
     }
 }
@@ -261,6 +270,49 @@ impl Calls {
         });
     }
 
+    /// The answer ends here, in the middle: what was written of a value is told
+    /// and nothing is closed. Markup that is not decided is no text.
+    fn cut(&mut self, out: &mut Delta) {
+        if self.open.is_some() {
+            if let Some((_, key, value)) = opening(&self.held, PARAMETER) {
+                let argument = self.open_argument(key, value);
+                self.emit(&argument, out);
+            }
+        } else if self.count == 0 {
+            let text = self.held.trim_start();
+            let markup = "<atem:function_calls>";
+            if !text.starts_with("<atem:") && !markup.starts_with(text) {
+                out.content.push_str(&self.held);
+            }
+        }
+        self.held.clear();
+    }
+
+    /// [`Calls::argument`] of a value that has no end, without what may be the
+    /// beginning of the markup behind it.
+    fn open_argument(&self, key: &str, value: &str) -> String {
+        let partial = (1..PARAMETER_END.len().min(value.len() + 1))
+            .rev()
+            .find(|&n| value.ends_with(&PARAMETER_END[..n]));
+        let value = &value[..value.len() - partial.unwrap_or(0)];
+        let tool = self.open.as_ref().and_then(|name| self.strings.get(name));
+        let declared = tool.and_then(|parameters| parameters.get(key));
+        let begun = value.trim_start();
+        let is_json = begun.starts_with(|c: char| "{[-0123456789tfn".contains(c));
+        let value = match declared {
+            Some(false) => value.to_owned(),
+            None if is_json || begun.is_empty() => value.to_owned(),
+            Some(true) | None => {
+                let mut text = Value::from(value).to_string();
+                // Its closing quote: the text goes on.
+                text.pop();
+                text
+            }
+        };
+        let comma = if self.parameters > 0 { "," } else { "" };
+        format!("{comma}{}:{value}", Value::from(key))
+    }
+
     /// The message is over: an open call is closed, so that what was sent is
     /// JSON, and text that is no call is text.
     fn finish(&mut self, out: &mut Delta) {
@@ -287,6 +339,10 @@ mod tests {
     /// Reads an answer in which control tokens are written out, its texts cut
     /// into pieces of `size` characters.
     fn read(answer: &str, size: usize, tools: bool) -> Delta {
+        read_until(answer, size, tools, false)
+    }
+
+    fn read_until(answer: &str, size: usize, tools: bool, cut: bool) -> Delta {
         let mut reader = Reader::new(tools, strings());
         let mut out = Delta::default();
         let mut rest = answer;
@@ -307,7 +363,7 @@ mod tests {
             }
             rest = after;
         }
-        reader.finish(&mut out);
+        reader.finish(cut, &mut out);
         out
     }
 
@@ -374,6 +430,40 @@ mod tests {
         assert_eq!(read("Hi.", 1, true).content, "Hi.");
         assert_eq!(read("<|message|>Hi.", 1, true).content, "Hi.");
         assert_eq!(read(" to=us", 1, true).content, "");
+    }
+
+    #[test]
+    fn a_call_that_is_cut_off_stays_open_and_shows_no_markup() {
+        let open = |text: &str| {
+            let out = read_until(text, 1, true, true);
+            assert_eq!(out.content, "", "{text}");
+            let arguments = out.calls.iter().map(|c| c.arguments.as_str());
+            arguments.collect::<String>()
+        };
+        let whole = CALL.replace("<|message|>", "\u{0}");
+        for end in (0..whole.len()).filter(|&n| whole.is_char_boundary(n)) {
+            let text = whole[..end].replace('\u{0}', "<|message|>");
+            let arguments = open(&text);
+            let full = "{\"city\":\"12\",\"days\":3,\"more\":{\"a\": [1, \"x\"]},\"text\":\"say \\\"hi\\\"\"}";
+            assert!(
+                full.replace(' ', "")
+                    .starts_with(&arguments.replace(' ', "")),
+                "{text}: {arguments}"
+            );
+        }
+        let value = "<atem:invoke name=\"weather\"><atem:parameter name=\"city\">Os</atem:para";
+        assert_eq!(
+            open(&format!(" to=weather<|message|>{value}")),
+            "{\"city\":\"Os"
+        );
+        for header in [" to", " t", " to=us", "to=user", ""] {
+            assert_eq!(read_until(header, 9, true, true).content, "", "{header:?}");
+        }
+        assert_eq!(read_until("Hi", 9, true, true).content, "Hi");
+        assert_eq!(
+            read_until(" to=f<|message|>just <b", 9, true, true).content,
+            "just <b"
+        );
     }
 
     #[test]

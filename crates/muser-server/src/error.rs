@@ -4,6 +4,43 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+/// Bytes of a message: what it quotes of a request is no longer.
+const MOST_MESSAGE: usize = 1000;
+/// Bytes of a field's full name.
+const MOST_PARAM: usize = 200;
+/// Characters of a word of the client's that a message repeats.
+const MOST_SHOWN: usize = 64;
+
+/// A client's word as a message may repeat it: cut, and without characters that
+/// a terminal would obey.
+pub(crate) fn shown(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars().take(MOST_SHOWN) {
+        match c.is_control() || is_reordering(c) {
+            true => out.extend(c.escape_unicode()),
+            false => out.push(c),
+        }
+    }
+    if text.chars().nth(MOST_SHOWN).is_some() {
+        out.push('…');
+    }
+    out
+}
+
+/// Characters that change the direction of what follows.
+fn is_reordering(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The first bytes of a text, whole characters.
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most));
+        text.push('…');
+    }
+    text
+}
+
 /// A refusal: the status, and the body that says what is wrong and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -29,7 +66,7 @@ impl ApiError {
             class,
             param: None,
             code: None,
-            message: message.into(),
+            message: cut(message.into(), MOST_MESSAGE),
             retry_after: None,
         }
     }
@@ -41,7 +78,7 @@ impl ApiError {
 
     /// 400: this field is the reason.
     pub(crate) fn field(param: impl Into<String>, reason: impl std::fmt::Display) -> Self {
-        let param = param.into();
+        let param = cut(param.into(), MOST_PARAM);
         let mut error = Self::invalid(format!("{param}: {reason}"));
         error.param = Some(param);
         error
@@ -67,13 +104,26 @@ impl ApiError {
         .code("invalid_api_key")
     }
 
-    /// 429: the queue is full.
-    pub(crate) fn overloaded(waiting: usize, retry_after: u64) -> Self {
-        let message = format!("the queue is full: {waiting} answers are waiting or running");
-        let mut error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
-            .code("queue_full");
+    /// 429: worth another try after so many seconds.
+    pub(crate) fn busy(message: impl Into<String>, code: &'static str, retry_after: u64) -> Self {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let mut error = Self::new(status, "rate_limit_error", message).code(code);
         error.retry_after = Some(retry_after);
         error
+    }
+
+    /// 429: the queue is full.
+    pub(crate) fn overloaded(waiting: usize, most: usize, retry_after: u64) -> Self {
+        let message = format!(
+            "the queue is full: expected at most {most} requests of a client waiting or running, \
+             found {waiting}"
+        );
+        Self::busy(message, "queue_full", retry_after)
+    }
+
+    /// 403: a name or a page that this server does not answer to.
+    pub(crate) fn forbidden(message: impl Into<String>, code: &'static str) -> Self {
+        Self::status(StatusCode::FORBIDDEN, message).code(code)
     }
 
     /// 503: the server is going down.
@@ -94,12 +144,28 @@ impl ApiError {
         Self::status(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    /// 400: more tokens than the context has positions.
-    pub(crate) fn context(param: &str, needed: usize, context: usize) -> Self {
+    /// 400: more tokens than the most that this server's context takes.
+    pub(crate) fn context(
+        param: &str,
+        found: impl std::fmt::Display,
+        most: usize,
+        context: usize,
+    ) -> Self {
         let reason = format!(
-            "expected less than {context} tokens, which is this server's context, found {needed}"
+            "expected at most {most} tokens in this server's context of {context}, found {found}"
         );
         Self::field(param, reason).code("context_length_exceeded")
+    }
+
+    /// The same about a field that goes by another name.
+    pub(crate) fn renamed(mut self, from: &str, to: &str) -> Self {
+        if from != to && self.param.as_deref() == Some(from) {
+            if let Some(rest) = self.message.strip_prefix(from) {
+                self.message = format!("{to}{rest}");
+            }
+            self.param = Some(to.to_owned());
+        }
+        self
     }
 
     /// With this code.
@@ -127,6 +193,11 @@ impl From<muser_engine::Error> for ApiError {
                 param: Some((*name).to_owned()),
                 ..Self::invalid(error.to_string())
             },
+            Engine::Text(muser_text::Error::NoThread { .. }) => {
+                let message = "this machine gives no further thread";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+                    .code("no_thread")
+            }
             Engine::NothingToSample => Self::field("logit_bias", error),
             Engine::Text(_)
             | Engine::NoTokenizer
@@ -156,6 +227,33 @@ impl IntoResponse for ApiError {
 
 /// A JSON body.
 pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
+    json_text(status, body.to_string())
+}
+
+/// A JSON body that is text already.
+pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    (status, kind, body.to_string()).into_response()
+    (status, kind, text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_at_characters() {
+        let error = ApiError::field("é".repeat(400), "x".repeat(5000));
+        let param = error.param.unwrap();
+        assert_eq!(param, format!("{}…", "é".repeat(100)));
+        assert!(error.message.starts_with(&param) && error.message.len() < 1010);
+        assert_eq!(shown("a\u{1b}b\u{202e}c"), "a\\u{1b}b\\u{202e}c");
+        assert_eq!(shown(&"x".repeat(65)), format!("{}…", "x".repeat(64)));
+    }
+
+    #[test]
+    fn a_field_is_renamed_where_it_is_the_reason() {
+        let error = || ApiError::field("a", "expected b");
+        assert_eq!(error().renamed("a", "c").message, "c: expected b");
+        assert_eq!(error().renamed("x", "c"), error());
+    }
 }

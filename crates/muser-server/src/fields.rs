@@ -4,7 +4,9 @@
 //! not name the field of a nested value, and "unknown field" is where users of
 //! a compatible server lose their time.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, shown};
+use crate::json;
+use crate::options::UnknownFields;
 use serde_json::{Map, Value};
 
 /// The fields of an object that were not taken yet.
@@ -12,17 +14,17 @@ pub(crate) struct Fields {
     /// Where the object is: empty, or a path such as `messages[0]`.
     path: String,
     map: Map<String, Value>,
+    unknown: UnknownFields,
 }
 
 impl Fields {
     /// The request itself.
-    pub(crate) fn body(bytes: &[u8]) -> Result<Self, ApiError> {
-        let value: Value = serde_json::from_slice(bytes)
-            .map_err(|e| ApiError::invalid(format!("the body is not JSON: {e}")))?;
-        match value {
+    pub(crate) fn body(bytes: &[u8], unknown: UnknownFields) -> Result<Self, ApiError> {
+        match json::parse(bytes)? {
             Value::Object(map) => Ok(Self {
                 path: String::new(),
                 map,
+                unknown,
             }),
             other => Err(ApiError::invalid(format!(
                 "the body: expected an object, found {}",
@@ -31,10 +33,14 @@ impl Fields {
         }
     }
 
-    /// An object inside it.
-    pub(crate) fn of(path: String, value: Value) -> Result<Self, ApiError> {
+    /// An object inside it, which treats unknown fields as this one does.
+    pub(crate) fn inner(&self, path: String, value: Value) -> Result<Self, ApiError> {
         match value {
-            Value::Object(map) => Ok(Self { path, map }),
+            Value::Object(map) => Ok(Self {
+                path,
+                map,
+                unknown: self.unknown,
+            }),
             other => Err(wrong(&path, "an object", &other)),
         }
     }
@@ -95,10 +101,10 @@ impl Fields {
         let Some(value) = self.take(key) else {
             return Ok(None);
         };
-        let found = value.as_i64().filter(|n| (low..=high).contains(n));
+        let found = whole(&value).filter(|n| (low..=high).contains(n));
         let range = format!("a whole number from {low} to {high}");
         let error = || match value.is_number() {
-            true => ApiError::field(self.name(key), format!("expected {range}, found {value}")),
+            true => out_of_range(&self.name(key), &range, &value),
             false => wrong(&self.name(key), &range, &value),
         };
         found.map(Some).ok_or_else(error)
@@ -128,7 +134,15 @@ impl Fields {
     /// An object.
     pub(crate) fn object(&mut self, key: &str) -> Result<Option<Self>, ApiError> {
         let name = self.name(key);
-        self.take(key).map(|v| Self::of(name, v)).transpose()
+        let value = self.take(key);
+        value.map(|v| self.inner(name, v)).transpose()
+    }
+
+    /// Takes fields that are accepted whatever they hold.
+    pub(crate) fn drop_all(&mut self, keys: &[&str]) {
+        for key in keys {
+            self.map.remove(*key);
+        }
     }
 
     /// What is left, whatever it is.
@@ -136,12 +150,16 @@ impl Fields {
         self.map
     }
 
-    /// Refuses whatever nobody took.
+    /// Refuses whatever nobody took, unless the server is to ignore it. A null
+    /// is no value, whatever its name.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
-        match self.map.keys().next() {
+        if self.unknown == UnknownFields::Ignore {
+            return Ok(());
+        }
+        match self.map.iter().find(|(_, value)| !value.is_null()) {
             None => Ok(()),
-            Some(key) => {
-                let name = self.name(key);
+            Some((key, _)) => {
+                let name = self.name(&shown(key));
                 Err(ApiError::field(name, "this server knows no such field").code("unknown_field"))
             }
         }
@@ -151,7 +169,27 @@ impl Fields {
 /// A number that f32 can hold.
 pub(crate) fn number(name: &str, value: &Value) -> Result<f32, ApiError> {
     let found = value.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
-    found.ok_or_else(|| wrong(name, "a finite number", value))
+    let expected = "a number of at most 3.4e38";
+    found.ok_or_else(|| match value.is_number() {
+        true => out_of_range(name, expected, value),
+        false => wrong(name, expected, value),
+    })
+}
+
+/// A number without a fraction, also where it is written with one: `8.0` is 8.
+/// Beyond 2^53 a double no longer says which whole number was meant.
+fn whole(value: &Value) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let written = |x: &f64| x.fract() == 0.0 && x.abs() <= EXACT;
+    // A cast of a whole double within 2^53 is exact.
+    let float = || value.as_f64().filter(written).map(|x| x as i64);
+    value.as_i64().or_else(float)
+}
+
+/// A number out of its range, which is shown, for it says little.
+fn out_of_range(name: &str, expected: &str, found: &Value) -> ApiError {
+    let found = shown(&found.to_string());
+    ApiError::field(name, format!("expected {expected}, found {found}"))
 }
 
 /// A value of another type than expected. Its content stays out of the message.
@@ -175,7 +213,7 @@ mod tests {
     use super::*;
 
     fn fields(text: &str) -> Fields {
-        Fields::body(text.as_bytes()).unwrap()
+        Fields::body(text.as_bytes(), UnknownFields::Refuse).unwrap()
     }
 
     #[test]
@@ -198,7 +236,7 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("d.e"));
         assert_eq!(
             f.number("g").unwrap_err().message,
-            "g: expected a finite number, found a number"
+            "g: expected a number of at most 3.4e38, found 1e300"
         );
         assert_eq!(f.finish().unwrap_err().param.as_deref(), Some("h"));
     }
@@ -209,9 +247,40 @@ mod tests {
         assert_eq!(f.string("a").unwrap(), None);
         f.finish().unwrap();
         for body in ["[1]", "", "{", "nul", "\"x\""] {
-            assert!(Fields::body(body.as_bytes()).is_err(), "{body}");
+            assert!(Fields::body(body.as_bytes(), UnknownFields::Refuse).is_err());
         }
-        let deep = "[".repeat(100_000);
-        assert!(Fields::body(format!("{{\"a\":{deep}").as_bytes()).is_err());
+        let deep = format!("{{\"a\":{}", "[".repeat(100_000));
+        assert!(Fields::body(deep.as_bytes(), UnknownFields::Refuse).is_err());
+    }
+
+    #[test]
+    fn null_is_absent_under_any_name_and_the_rest_may_be_ignored() {
+        fields(r#"{"no such field": null}"#).finish().unwrap();
+        assert!(fields(r#"{"no such field": 0}"#).finish().is_err());
+        let text = br#"{"no such field": 0, "a": {"nor this": 1}}"#;
+        let mut f = Fields::body(text, UnknownFields::Ignore).unwrap();
+        f.object("a").unwrap().unwrap().finish().unwrap();
+        f.finish().unwrap();
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_fraction() {
+        let mut f = fields(r#"{"a": 8.0, "b": 1e3, "c": 9007199254740993.0, "d": 8.5}"#);
+        assert_eq!(f.integer("a", 0, 9).unwrap(), Some(8));
+        assert_eq!(f.integer("b", 0, 1000).unwrap(), Some(1000));
+        assert_eq!(f.integer("c", 0, i64::MAX).unwrap(), Some(1 << 53));
+        assert!(f.integer("d", 0, 9).is_err());
+    }
+
+    #[test]
+    fn what_is_echoed_is_cut_and_cannot_play_on_a_terminal() {
+        let long = format!("{{\"\\u001b[2J{}\": 1}}", "x".repeat(100_000));
+        let error = fields(&long).finish().unwrap_err();
+        assert!(error.message.len() < 200, "{}", error.message.len());
+        assert!(
+            error.message.starts_with("\\u{1b}[2Jxxx"),
+            "{}",
+            error.message
+        );
     }
 }

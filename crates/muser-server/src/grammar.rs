@@ -88,6 +88,11 @@ impl Grammars {
         })
     }
 
+    /// Whether the model writes the header of its answer.
+    pub(crate) fn has_header(&self) -> bool {
+        self.header
+    }
+
     /// An answer that is JSON of this schema.
     pub(crate) fn json(&self, schema: &Value, reason: bool) -> Result<Grammar, ApiError> {
         let param = "response_format";
@@ -125,7 +130,7 @@ impl Grammars {
     }
 
     /// The start rule and, if it may, those that let the model reason first.
-    fn beginning(&self, answer: &str, reason: bool) -> String {
+    pub(crate) fn beginning(&self, answer: &str, reason: bool) -> String {
         if !(self.can_reason && reason) {
             return format!("start: {answer}\n");
         }
@@ -136,7 +141,12 @@ impl Grammars {
         )
     }
 
-    fn compile(&self, param: &str, grammar: TopLevelGrammar) -> Result<Grammar, ApiError> {
+    /// The grammar, if the library can use it; errors name the field.
+    pub(crate) fn compile(
+        &self,
+        param: &str,
+        grammar: TopLevelGrammar,
+    ) -> Result<Grammar, ApiError> {
         let matcher = Matcher::new(self.factory.create_parser(grammar));
         match matcher.get_error() {
             None => Ok(Grammar(matcher)),
@@ -150,7 +160,7 @@ impl Grammars {
 
 /// The schema with the library's option to write no white space between its
 /// parts: a small model could go on with it for ever.
-fn compact(param: &str, schema: &Value) -> Result<Value, ApiError> {
+pub(crate) fn compact(param: &str, schema: &Value) -> Result<Value, ApiError> {
     let Value::Object(map) = schema else {
         return Err(crate::fields::wrong(param, "an object", schema));
     };
@@ -244,7 +254,7 @@ fn text(schema: &Value) -> String {
 }
 
 /// A string of the grammar language, which writes them as JSON does.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
 

@@ -2,36 +2,53 @@
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
-use subtle::{Choice, ConstantTimeEq as _};
+use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
 /// The keys that are accepted, as digests: comparing them takes the same time
 /// whatever a client sends, and however long.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Keys(Vec<[u8; 32]>);
 
-fn digest(key: &str) -> [u8; 32] {
-    Sha256::digest(key.as_bytes()).into()
+/// Whether a request may come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// No key is asked for.
+    Free,
+    /// By the key of this number.
+    Key(usize),
+    /// By none.
+    Refused,
+}
+
+fn digest(key: &[u8]) -> [u8; 32] {
+    Sha256::digest(key).into()
 }
 
 impl Keys {
     pub(crate) fn new(keys: &[String]) -> Self {
-        Self(keys.iter().map(|k| digest(k)).collect())
+        Self(keys.iter().map(|k| digest(k.as_bytes())).collect())
     }
 
-    /// Whether these headers carry a key, or none is asked for.
-    pub(crate) fn accept(&self, headers: &HeaderMap) -> bool {
+    /// Whether these headers carry a key, and which.
+    pub(crate) fn enter(&self, headers: &HeaderMap) -> Entry {
         if self.0.is_empty() {
-            return true;
+            return Entry::Free;
         }
         let value = headers.get(header::AUTHORIZATION);
         let value = value.and_then(|v| v.to_str().ok()).unwrap_or_default();
         let key = value
             .split_once(' ')
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let found = digest(key.map_or("", |(_, key)| key.trim()));
-        // All are compared, whichever matches.
-        let each = self.0.iter().map(|k| k.ct_eq(&found));
-        each.fold(Choice::from(0), |any, one| any | one).into()
+        let found = digest(key.map_or("", |(_, key)| key.trim()).as_bytes());
+        // All are compared, whichever matches; 0 stands for none.
+        let mut number = 0u32;
+        for (key, i) in self.0.iter().zip(1u32..) {
+            number.conditional_assign(&i, key.ct_eq(&found));
+        }
+        match number {
+            0 => Entry::Refused,
+            n => Entry::Key(n as usize - 1),
+        }
     }
 }
 
@@ -47,17 +64,23 @@ mod tests {
             headers.insert(header::AUTHORIZATION, text.parse().unwrap());
             headers
         };
-        assert!(keys.accept(&headers("Bearer first key of two")));
-        assert!(keys.accept(&headers("bearer second key of two")));
+        assert_eq!(
+            keys.enter(&headers("Bearer first key of two")),
+            Entry::Key(0)
+        );
+        assert_eq!(
+            keys.enter(&headers("bearer second key of two")),
+            Entry::Key(1)
+        );
         for bad in [
             "Bearer first key of tw",
             "Bearer ",
             "Basic first key of two",
             "x",
         ] {
-            assert!(!keys.accept(&headers(bad)), "{bad}");
+            assert_eq!(keys.enter(&headers(bad)), Entry::Refused, "{bad}");
         }
-        assert!(!keys.accept(&HeaderMap::new()));
-        assert!(Keys::new(&[]).accept(&HeaderMap::new()));
+        assert_eq!(keys.enter(&HeaderMap::new()), Entry::Refused);
+        assert_eq!(Keys::new(&[]).enter(&HeaderMap::new()), Entry::Free);
     }
 }

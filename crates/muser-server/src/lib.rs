@@ -11,45 +11,86 @@
 //! engine's promise in the strict lane, and the scheduler only orders its calls.
 //!
 //! No path from the network reaches the file system: after the start, nothing
-//! here opens a file.
+//! here opens a file but the certificate's, when the operator says so.
 #![forbid(unsafe_code)]
 
 mod api;
 mod atem;
 mod error;
 mod fields;
+#[doc(hidden)]
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod grammar;
+mod json;
 mod keys;
+mod limits;
 mod listen;
 mod metrics;
 mod options;
 mod prompt;
 mod scheduler;
+mod sites;
 mod tls;
 
 pub use error::ApiError;
-pub use options::{Limits, Options, StartError, TlsFiles};
+pub use limits::JsonLimits;
+pub use options::{Limits, Options, StartError, TlsFiles, UnknownFields};
 
 use api::{App, Ids};
 use keys::Keys;
+use limits::budget::Budget;
+use limits::gate::Gate;
+use listen::Listening;
 use metrics::Metrics;
 use muser_engine::{Backend, Model};
 use prompt::Guard;
 use scheduler::Handle;
 use serde_json::json;
+use sites::Sites;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use tls::Acceptor;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+
+/// Of the grace period, what is left for telling clients of its end, at most.
+const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A running server.
 pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
-    stop: watch::Sender<bool>,
-    scheduler: JoinHandle<()>,
-    listener: JoinHandle<()>,
+    stop: watch::Sender<Option<Instant>>,
+    cut: watch::Sender<bool>,
+    tls: Option<(TlsFiles, watch::Sender<Acceptor>)>,
+    scheduler: Ending,
+    listener: Ending,
+}
+
+/// A thread's end, to be waited for as long as one likes: nothing is sent, the
+/// sender goes with the thread.
+struct Ending(Receiver<()>);
+
+impl Ending {
+    /// A thread that does this.
+    fn start(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+        let (sender, end) = channel::<()>();
+        let thread = std::thread::Builder::new().name(name.into());
+        thread.spawn(move || {
+            let _held = sender;
+            work();
+        })?;
+        Ok(Self(end))
+    }
+
+    /// Whether it ended by this time.
+    fn by(&self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        self.0.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
+    }
 }
 
 impl Server {
@@ -70,7 +111,10 @@ impl Server {
             });
         }
         let acceptor = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let metrics = Arc::new(Metrics::new());
+        let acceptor = acceptor.map(watch::channel);
+        let metrics = Arc::new(Metrics::new(options.log_dropped.clone()));
+        let sites = Sites::new(&options)?;
+        let budget = Budget::new(options.limits.memory_bytes);
         let guard = Guard::new(model.codec());
         let facts = facts(&model);
         let lane = model.transformer().lane();
@@ -81,13 +125,15 @@ impl Server {
         );
         let codec = model.codec().clone();
         let (vocab, hidden) = (model.config().vocab, model.config().hidden);
-        let (handle, scheduler) =
-            Handle::start(model, &options.limits, metrics.clone()).map_err(StartError::Thread)?;
+        let (cut, cut_seen) = watch::channel(false);
+        let (handle, work) = Handle::new(model, &options.limits, metrics.clone(), cut_seen.clone());
+        let scheduler = Ending::start("scheduler", work).map_err(StartError::Thread)?;
         let app = Arc::new(App {
             handle,
             codec,
             guard,
-            keys: Keys::new(&options.api_keys),
+            keys: RwLock::new(Arc::new(Keys::new(&options.api_keys))),
+            sites,
             metrics,
             limits: options.limits.clone(),
             model: options.model_name.clone(),
@@ -95,12 +141,15 @@ impl Server {
             vocab,
             hidden,
             fingerprint,
+            unknown_fields: options.unknown_fields,
             created: api::now(),
             grammars: OnceLock::new(),
             ids: Ids::new(),
-            reading: Arc::new(Semaphore::new(api::body::READING)),
+            budget,
+            gate: Gate::new(readers()),
+            cut: cut_seen,
         });
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(None);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .max_blocking_threads(16)
@@ -112,19 +161,26 @@ impl Server {
         let bound = runtime.block_on(TcpListener::bind(address));
         let located = bound.and_then(|l| Ok((l.local_addr()?, l)));
         let (address, socket) = located.map_err(|source| StartError::Listen { address, source })?;
-        let (router, limits) = (api::router(app.clone()), options.limits);
-        let listener = std::thread::Builder::new()
-            .name("listen".into())
-            .spawn(move || {
-                runtime.block_on(listen::serve(socket, router, acceptor, limits, stopped));
-            })
-            .map_err(StartError::Thread)?;
+        let (sender, acceptor) = acceptor.unzip();
+        let with = Listening {
+            router: api::router(app.clone()),
+            acceptor,
+            limits: options.limits,
+            stop: stopped,
+        };
+        let listener = Ending::start("listen", move || {
+            runtime.block_on(listen::serve(socket, with));
+            // What is stuck is not waited for.
+            runtime.shutdown_background();
+        });
         Ok(Self {
             address,
             app,
             stop,
+            cut,
+            tls: options.tls.zip(sender),
             scheduler,
-            listener,
+            listener: listener.map_err(StartError::Thread)?,
         })
     }
 
@@ -133,18 +189,65 @@ impl Server {
         self.address
     }
 
+    /// Takes these keys in place of those it has, and reads the certificate's
+    /// files anew. Connections that are open go on.
+    ///
+    /// # Errors
+    /// Keys that are none where there were some, or a certificate that cannot
+    /// be used: what was in use stays so, all of it.
+    pub fn reload(&self, api_keys: Option<Vec<String>>) -> Result<(), StartError> {
+        if let Some(keys) = &api_keys {
+            options::check_keys(keys)?;
+            if keys.is_empty() {
+                return Err(StartError::Option {
+                    name: "API key",
+                    expected: "at least one".to_owned(),
+                    found: "none".to_owned(),
+                });
+            }
+        }
+        let acceptor = self.tls.as_ref().map(|(files, _)| tls::acceptor(files));
+        let acceptor = acceptor.transpose()?;
+        if let Some((acceptor, (_, sender))) = acceptor.zip(self.tls.as_ref()) {
+            sender.send_replace(acceptor);
+        }
+        if let Some(keys) = api_keys {
+            let mut current = self
+                .app
+                .keys
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            *current = Arc::new(Keys::new(&keys));
+        }
+        Ok(())
+    }
+
     /// Accepts nothing more, lets running answers end within the grace period,
-    /// and waits for that.
+    /// and waits for that. Just before its end, whatever still runs is told so.
     pub fn shutdown(self) {
-        self.app.handle.close(self.app.limits.grace);
+        let grace = self.app.limits.grace;
+        let end = Instant::now() + grace;
+        let told = end - FAREWELL.min(grace / 4);
+        self.app.handle.close(told);
         // The receiver is gone if the listener has ended, which is as well.
-        let _ = self.stop.send(true);
-        for thread in [self.listener, self.scheduler] {
-            if thread.join().is_err() {
-                tracing::error!("a thread of the server panicked");
+        let _ = self.stop.send(Some(end));
+        let all = [("listener", &self.listener), ("scheduler", &self.scheduler)];
+        if all.iter().all(|(_, thread)| thread.by(told)) {
+            return;
+        }
+        let _ = self.cut.send(true);
+        for (name, thread) in all {
+            if !thread.by(end) {
+                tracing::error!(name, "left behind at the end of the grace period");
             }
         }
     }
+}
+
+/// How many requests are read at once: what leaves processors to the answers.
+fn readers() -> usize {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    (all / 2).clamp(1, 8)
 }
 
 impl std::fmt::Debug for Server {

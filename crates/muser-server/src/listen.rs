@@ -1,51 +1,67 @@
 //! Connections: accepted up to a number, each with limits and an end.
 
+pub(crate) mod head;
+pub(crate) mod places;
+pub(crate) mod wire;
+
 use crate::options::Limits;
 use crate::tls::Acceptor;
 use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use head::{HEAD, HEADERS};
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use places::{Doing, Places, Seat};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use wire::{Answering, Line, Times, Wire};
 
-/// Bytes of a request's head: its line and headers.
-const HEAD: usize = 64 << 10;
-/// Headers of a request.
-const HEADERS: usize = 64;
 /// After an accept that failed, for want of file descriptors say.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What connections are made with.
+pub(crate) struct Listening {
+    pub(crate) router: Router,
+    /// The certificate in use; another takes its place when files are read anew.
+    pub(crate) acceptor: Option<watch::Receiver<Acceptor>>,
+    pub(crate) limits: Limits,
+    /// The last moment of the server, once it is to end.
+    pub(crate) stop: watch::Receiver<Option<Instant>>,
+}
+
 /// Serves until told to stop, then until the last answer is sent or the grace
 /// is over.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    acceptor: Option<Acceptor>,
-    limits: Limits,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(crate) async fn serve(listener: TcpListener, with: Listening) {
+    let Listening {
+        router,
+        acceptor,
+        limits,
+        mut stop,
+    } = with;
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let places = Places::new(limits.connections);
     loop {
-        // No place, no accept: who is too many waits in the system's queue.
-        let place = tokio::select! {
-            place = places.clone().acquire_owned() => place,
+        let accepted = async {
+            // No place, no accept: who is too many waits in the system's queue.
+            places.room().await;
+            listener.accept().await
+        };
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
             _ = stop.changed() => break,
         };
-        let Ok(place) = place else {
-            break;
-        };
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stop.changed() => break,
-        };
-        let stream = match stream {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
                 tokio::time::sleep(PAUSE).await;
@@ -54,19 +70,21 @@ pub(crate) async fn serve(
         };
         let connection = Connection {
             router: router.clone(),
-            read_time: limits.read_time,
+            times: Times {
+                head: limits.read_time,
+                idle: limits.idle_time,
+            },
             watcher: graceful.watcher(),
+            seat: places.take(peer.ip()),
         };
-        let acceptor = acceptor.clone();
-        tokio::spawn(async move {
-            connection.open(stream, acceptor).await;
-            drop(place);
-        });
+        let acceptor = acceptor.as_ref().map(|a| a.borrow().clone());
+        tokio::spawn(connection.open(stream, acceptor));
     }
     drop(listener);
+    let end = (*stop.borrow()).unwrap_or_else(Instant::now);
     tokio::select! {
         () = graceful.shutdown() => {}
-        () = tokio::time::sleep(limits.grace) => {
+        () = tokio::time::sleep_until(end.into()) => {
             tracing::warn!("connections were cut off at the end of the grace period");
         }
     }
@@ -74,8 +92,9 @@ pub(crate) async fn serve(
 
 struct Connection {
     router: Router,
-    read_time: Duration,
+    times: Times,
     watcher: hyper_util::server::graceful::Watcher,
+    seat: Seat,
 }
 
 impl Connection {
@@ -85,23 +104,126 @@ impl Connection {
         let Some(acceptor) = acceptor else {
             return self.run(stream).await;
         };
-        match tokio::time::timeout(self.read_time, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => self.run(stream).await,
+        self.seat.does(Doing::Head);
+        let handshake = tokio::time::timeout(self.times.head, acceptor.accept(stream));
+        let evicted = std::future::poll_fn(|cx| self.seat.poll_evicted(cx));
+        let done = tokio::select! {
+            done = handshake => done,
+            () = evicted => return,
+        };
+        match done {
+            Ok(Ok(stream)) => {
+                self.seat.does(Doing::Idle);
+                self.run(stream).await;
+            }
             Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => tracing::debug!("a TLS handshake took too long"),
         }
     }
 
     async fn run(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let service = TowerToHyperService::new(self.router);
+        let line = Line::new(self.seat);
+        let wire = Wire::new(stream, line.clone(), self.times);
+        let router = TowerToHyperService::new(self.router);
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            let arrived = line.next();
+            let last = arrived.as_ref().is_none_or(|a| a.last);
+            // Before the service runs: a request that is dropped is answered too.
+            let answering = Answering(line.clone());
+            request
+                .extensions_mut()
+                .extend(arrived.map(with_extension).unwrap_or_default());
+            let watched = |body| Watched {
+                body,
+                line: line.clone(),
+            };
+            let answer = router.call(request.map(watched));
+            async move {
+                let mut response = answer.await?;
+                if last {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(header::CONNECTION, close);
+                }
+                let body = |body| Held {
+                    body,
+                    _answering: answering,
+                };
+                Ok::<_, std::convert::Infallible>(response.map(body))
+            }
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.read_time)
-            .max_buf_size(HEAD)
+            // The wire has times and limits of its own for heads.
+            .header_read_timeout(None)
+            .max_header_size(HEAD)
+            .max_buf_size(2 * HEAD)
             .max_headers(HEADERS)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(wire), service);
         if let Err(error) = self.watcher.watch(connection).await {
             tracing::debug!(%error, "a connection broke");
         }
+    }
+}
+
+/// A request's body, whose end is told to the connection.
+struct Watched {
+    body: Incoming,
+    line: Arc<Line>,
+}
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        let frame = std::task::ready!(Pin::new(&mut this.body).poll_frame(cx));
+        if frame.is_none() || this.body.is_end_stream() {
+            this.line.body_ended();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn with_extension(arrived: wire::Arrived) -> axum::http::Extensions {
+    let mut extensions = axum::http::Extensions::new();
+    extensions.insert(arrived);
+    extensions
+}
+
+/// An answer's body, whose end frees the connection for the next request.
+struct Held {
+    body: Body,
+    _answering: Answering,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -7,7 +7,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Labels of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -29,6 +30,9 @@ pub(crate) struct Metrics {
     pub(crate) cache_misses: Counter,
     pub(crate) cache_bytes: Gauge,
     pub(crate) cancelled: Counter,
+    pub(crate) timed_out: Counter,
+    pub(crate) unread: Counter,
+    pub(crate) parked: Counter,
     pub(crate) failed: Counter,
     pub(crate) passes: Counter,
     pub(crate) weight_bytes: Counter,
@@ -39,6 +43,9 @@ pub(crate) struct Metrics {
     pub(crate) first_token: Histogram,
     pub(crate) between_tokens: Histogram,
     pub(crate) rows: Histogram,
+    pub(crate) memory_bytes: Gauge,
+    log_lost: Counter,
+    log_dropped: Option<Arc<AtomicU64>>,
 }
 
 /// Seconds from 0.1 ms to about a minute and a half, doubling.
@@ -47,7 +54,8 @@ fn seconds() -> Histogram {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    /// All at zero; lines lost by the log are counted elsewhere.
+    pub(crate) fn new(log_dropped: Option<Arc<AtomicU64>>) -> Self {
         let mut all = Self {
             registry: Registry::with_prefix("muser"),
             requests: Family::default(),
@@ -58,6 +66,12 @@ impl Metrics {
             cache_misses: Counter::default(),
             cache_bytes: Gauge::default(),
             cancelled: Counter::default(),
+            timed_out: Counter::default(),
+            unread: Counter::default(),
+            parked: Counter::default(),
+            memory_bytes: Gauge::default(),
+            log_lost: Counter::default(),
+            log_dropped,
             failed: Counter::default(),
             passes: Counter::default(),
             weight_bytes: Counter::default(),
@@ -103,6 +117,22 @@ impl Metrics {
                 "Answers whose client went away",
                 &self.cancelled,
             ),
+            ("timed_out", "Answers whose time was up", &self.timed_out),
+            (
+                "unread",
+                "Answers ended because their client did not read",
+                &self.unread,
+            ),
+            (
+                "parked",
+                "Times that an answer gave its slot away before its end",
+                &self.parked,
+            ),
+            (
+                "log_lines_lost",
+                "Lines of the log that could not be written",
+                &self.log_lost,
+            ),
             ("failed", "Answers that failed", &self.failed),
             ("passes", "Forward passes", &self.passes),
         ];
@@ -122,6 +152,9 @@ impl Metrics {
         r.register("running", "Answers in slots", self.running.clone());
         let cache = self.cache_bytes.clone();
         r.register_with_unit("cache", "The prefix cache's size", Unit::Bytes, cache);
+        let memory = self.memory_bytes.clone();
+        let help = "Memory that requests and unfinished answers claim";
+        r.register_with_unit("memory", help, Unit::Bytes, memory);
         let first = ("time_to_first_token", "From request to first token");
         r.register_with_unit(first.0, first.1, Unit::Seconds, self.first_token.clone());
         let between = ("time_between_tokens", "From a token to the next");
@@ -136,6 +169,9 @@ impl Metrics {
 
     /// All of it, in OpenMetrics' text form.
     pub(crate) fn text(&self) -> String {
+        if let Some(lost) = &self.log_dropped {
+            self.log_lost.inc_by(lost.swap(0, Ordering::Relaxed));
+        }
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);

@@ -1,7 +1,11 @@
 //! How the server is to run.
 
+use crate::limits::JsonLimits;
+use crate::sites::Sites;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// What the server may take.
@@ -11,18 +15,29 @@ pub struct Limits {
     pub slots: usize,
     /// Positions of each, prompt and answer together.
     pub context: usize,
-    /// Answers that may wait for a slot.
+    /// Requests of a client that may wait for a slot, beside one a slot.
     pub queue: usize,
     /// Bytes of the prefix cache; 0 keeps none.
     pub cache_bytes: u64,
     /// Bytes of a request's body.
     pub body_bytes: usize,
-    /// Connections open at once; more wait to be accepted.
+    /// Connections open at once; beyond, one that waits for its client gives
+    /// way.
     pub connections: usize,
-    /// From a request's arrival to the end of its answer.
+    /// Bytes that requests and unfinished answers may hold together.
+    pub memory_bytes: u64,
+    /// Bounds of a JSON body.
+    pub json: JsonLimits,
+    /// From a request's first byte to the end of its answer.
     pub request_time: Duration,
-    /// For the head of a request, and again for its body.
+    /// For the head of a request, and for its body beside what the rate allows.
     pub read_time: Duration,
+    /// Bytes a second of a body after that.
+    pub body_rate: u64,
+    /// For the next request of a connection to begin.
+    pub idle_time: Duration,
+    /// For a client to read on in a stream that it does not read.
+    pub stall_time: Duration,
     /// For running answers once the server is to end.
     pub grace: Duration,
 }
@@ -36,11 +51,26 @@ impl Default for Limits {
             cache_bytes: 1 << 30,
             body_bytes: 8 << 20,
             connections: 512,
+            memory_bytes: 256 << 20,
+            json: JsonLimits::default(),
             request_time: Duration::from_secs(600),
             read_time: Duration::from_secs(30),
+            body_rate: 4096,
+            idle_time: Duration::from_secs(75),
+            stall_time: Duration::from_secs(60),
             grace: Duration::from_secs(30),
         }
     }
+}
+
+/// What becomes of a field of a request that this server does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// The request is refused, and told the field's name.
+    #[default]
+    Refuse,
+    /// It is as if it were not there.
+    Ignore,
 }
 
 /// Certificate chain and private key, both PEM.
@@ -63,8 +93,18 @@ pub struct Options {
     pub api_keys: Vec<String>,
     /// HTTPS.
     pub tls: Option<TlsFiles>,
+    /// Names in `Host` that are answered without API keys, beside those of
+    /// this machine.
+    pub allowed_hosts: Vec<String>,
+    /// Pages of other servers that browsers may let ask: origins such as
+    /// `https://app.example`, or `*` for all.
+    pub allowed_origins: Vec<String>,
+    /// Lines of the log that were lost, if somebody counts them.
+    pub log_dropped: Option<Arc<AtomicU64>>,
     /// The model's name in requests and answers.
     pub model_name: String,
+    /// What becomes of fields that are not known.
+    pub unknown_fields: UnknownFields,
 }
 
 /// Why the server did not start.
@@ -123,11 +163,31 @@ impl Options {
                 return Err(StartError::Unprotected { address, missing });
             }
         }
+        self.limits.check()?;
+        Sites::new(self)?;
+        check_keys(&self.api_keys)
+    }
+}
+
+impl Limits {
+    /// Refuses numbers out of their range.
+    fn check(&self) -> Result<(), StartError> {
+        let json = &self.json;
         let counts = [
-            ("slots", self.limits.slots, 1, 1024),
-            ("queue", self.limits.queue, 0, 1 << 20),
-            ("connections", self.limits.connections, 1, 1 << 20),
-            ("body", self.limits.body_bytes, 1024, 1 << 30),
+            ("slots", self.slots as u64, 1, 1024),
+            ("queue", self.queue as u64, 0, 1 << 20),
+            ("connections", self.connections as u64, 1, 1 << 20),
+            ("body", self.body_bytes as u64, 1024, 1 << 30),
+            ("body rate", self.body_rate, 0, 1 << 30),
+            ("memory", self.memory_bytes, 1 << 20, 1 << 44),
+            // The parser's own bound is 128.
+            ("JSON depth", json.depth as u64, 4, 127),
+            ("JSON values", json.nodes as u64, 16, 1 << 28),
+            ("JSON string", json.string_bytes as u64, 16, 1 << 30),
+            ("JSON name", json.name_bytes as u64, 16, 1 << 20),
+            ("JSON number", json.number_bytes as u64, 16, 1 << 20),
+            ("messages", json.messages as u64, 1, 1 << 20),
+            ("tools", json.tools as u64, 1, 1 << 20),
         ];
         for (name, found, low, high) in counts {
             if !(low..=high).contains(&found) {
@@ -138,16 +198,54 @@ impl Options {
                 });
             }
         }
-        if self.api_keys.iter().any(|k| k.len() < 16) {
-            return Err(StartError::Option {
-                name: "API key",
-                expected: "at least 16 characters".to_owned(),
-                found: "fewer".to_owned(),
-            });
+        // A day at most: sums with the clock stay far from its end.
+        let day = Duration::from_secs(86_400);
+        let times = [
+            ("timeout", self.request_time),
+            ("read time", self.read_time),
+            ("idle time", self.idle_time),
+            ("stall time", self.stall_time),
+            ("grace", self.grace),
+        ];
+        for (name, found) in times {
+            if found.is_zero() || found > day {
+                return Err(StartError::Option {
+                    name,
+                    expected: "more than 0 and at most 86400 seconds".to_owned(),
+                    found: format!("{} seconds", found.as_secs_f64()),
+                });
+            }
         }
         Ok(())
     }
 }
+
+/// Refuses keys that are too short to keep anybody out, or that no header can
+/// carry.
+pub(crate) fn check_keys(keys: &[String]) -> Result<(), StartError> {
+    for (i, key) in keys.iter().enumerate() {
+        let refused = |expected: &str, found: String| {
+            Err(StartError::Option {
+                name: "API key",
+                expected: expected.to_owned(),
+                found: format!("{found} in key {}", i + 1),
+            })
+        };
+        let visible = |c: char| c.is_ascii_graphic() || c == ' ';
+        if let Some(odd) = key.chars().find(|&c| !visible(c)) {
+            let found = format!("U+{:04X}", u32::from(odd));
+            return refused("visible ASCII characters, which headers carry", found);
+        }
+        let count = key.chars().count();
+        if count < SHORTEST_KEY {
+            return refused("at least 16 characters", format!("{count}"));
+        }
+    }
+    Ok(())
+}
+
+/// Characters of a key.
+const SHORTEST_KEY: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -163,7 +261,11 @@ mod tests {
             limits: Limits::default(),
             api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
             tls: tls.then_some(files),
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            log_dropped: None,
             model_name: "m".into(),
+            unknown_fields: UnknownFields::Refuse,
         }
     }
 
@@ -201,7 +303,38 @@ mod tests {
             none.check().unwrap_err().to_string(),
             "slots: expected 1 to 1024, found 0"
         );
-        let short = options("127.0.0.1:0", &["short"], false);
-        assert!(short.check().is_err());
+        for (key, found) in [
+            ("short", "5 in key 1"),
+            // 16 bytes, 8 characters.
+            ("éééééééé", "U+00E9 in key 1"),
+            ("\u{feff}0123456789abcdef", "U+FEFF in key 1"),
+        ] {
+            let error = options("127.0.0.1:0", &[key], false).check().unwrap_err();
+            assert!(error.to_string().ends_with(found), "{error}");
+        }
+    }
+
+    #[test]
+    fn durations_have_ranges() {
+        let set: [fn(&mut Limits, Duration); 5] = [
+            |l, t| l.request_time = t,
+            |l, t| l.read_time = t,
+            |l, t| l.idle_time = t,
+            |l, t| l.stall_time = t,
+            |l, t| l.grace = t,
+        ];
+        for set in set {
+            for (time, fits) in [
+                (Duration::ZERO, false),
+                (Duration::from_secs(u64::MAX), false),
+                (Duration::from_secs(86_401), false),
+                (Duration::from_secs(86_400), true),
+                (Duration::from_millis(1), true),
+            ] {
+                let mut options = options("127.0.0.1:0", &[], false);
+                set(&mut options.limits, time);
+                assert_eq!(options.check().is_ok(), fits, "{time:?}");
+            }
+        }
     }
 }

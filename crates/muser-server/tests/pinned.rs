@@ -11,7 +11,7 @@ use muser_engine::gguf::Gguf;
 use muser_engine::{
     Event, GenerateOptions, Lane, Model, Profile, Sampler, SamplingParams, Session, generate,
 };
-use muser_server::{Limits, Options, Server};
+use muser_server::{Limits, Options, Server, UnknownFields};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +57,11 @@ fn answers_beside_each_other_are_the_engines_own() {
         },
         api_keys: Vec::new(),
         tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
         model_name: "nano".into(),
+        unknown_fields: UnknownFields::Refuse,
     };
     let server = Server::start(model.clone(), options).unwrap();
     let address = server.address();

@@ -20,24 +20,21 @@ fn a_field_that_is_wrong_is_named() {
         (json!({"temperature": -1}), "temperature"),
         (json!({"temperature": "warm"}), "temperature"),
         (json!({"temperature": [1]}), "temperature"),
-        (json!({"top_p": 0}), "top_p"),
+        (json!({"top_p": -0.5}), "top_p"),
         (json!({"top_p": 1.5}), "top_p"),
         (json!({"min_p": -0.1}), "min_p"),
-        (json!({"top_k": -1}), "top_k"),
+        (json!({"top_k": -2}), "top_k"),
         (json!({"top_k": 1.5}), "top_k"),
         (json!({"n": 0}), "n"),
         (json!({"n": -3}), "n"),
-        (json!({"max_tokens": -1}), "max_tokens"),
+        (json!({"max_tokens": -2}), "max_tokens"),
+        (json!({"n_predict": 0.5}), "n_predict"),
         (json!({"max_tokens": 1e300}), "max_tokens"),
         (json!({"seed": 0.5}), "seed"),
         (json!({"stop": [""]}), "stop"),
         (json!({"stop": [1]}), "stop[0]"),
         (json!({"stop": 5}), "stop"),
         (json!({"stream": "yes"}), "stream"),
-        (
-            json!({"stream_options": {"include_usage": true}}),
-            "stream_options",
-        ),
         (
             json!({"stream": true, "stream_options": {"x": 1}}),
             "stream_options.x",
@@ -48,7 +45,7 @@ fn a_field_that_is_wrong_is_named() {
         (json!({"presence_penalty": 101}), "presence_penalty"),
         (json!({"repeat_penalty": 0}), "repeat_penalty"),
         (json!({"timeout": -1}), "timeout"),
-        (json!({"store": true}), "store"),
+        (json!({"store": "yes"}), "store"),
         (json!({"colour": "red"}), "colour"),
     ];
     for (extra, param) in &cases {
@@ -136,7 +133,6 @@ fn a_field_that_is_wrong_is_named() {
         (json!({"prompt": {"a": 1}}), "prompt"),
         (json!({"prompt": "x", "suffix": "y"}), "suffix"),
         (json!({"prompt": "x", "best_of": 3}), "best_of"),
-        (json!({"prompt": "x", "echo": true, "logprobs": 1}), "echo"),
         (json!({"prompt": "x", "logprobs": true}), "logprobs"),
     ] {
         assert_eq!(
@@ -146,7 +142,8 @@ fn a_field_that_is_wrong_is_named() {
         );
     }
     for (body, param) in [
-        (json!({"input": "x", "dimensions": 3}), "dimensions"),
+        (json!({"input": "x", "dimensions": 513}), "dimensions"),
+        (json!({"input": "x", "dimensions": 0}), "dimensions"),
         (
             json!({"input": "x", "encoding_format": "hex"}),
             "encoding_format",

@@ -100,6 +100,9 @@ pub enum Error {
     /// A start token was asked for, but the vocabulary names none.
     #[error("add_bos was asked for, but the vocabulary names no bos token")]
     NoBos,
+    /// The file says that texts start with a start token, and not which it is.
+    #[error("add_bos_token is true: expected a bos_token_id with it, found none")]
+    NoBosToAdd,
     /// An id beyond the vocabulary was to be decoded.
     #[error("token id {id} is not in the vocabulary of {vocab_size} tokens")]
     IdOutOfRange {
@@ -112,6 +115,21 @@ pub enum Error {
     #[error("encoding: {reason}")]
     Encode {
         /// The library's words.
+        reason: String,
+    },
+    /// More tokens than were asked for at most; how many was not found out.
+    #[error("the text has more than {most} tokens")]
+    TooManyTokens {
+        /// How many there may be.
+        most: usize,
+    },
+    /// Whoever asked said to stop.
+    #[error("encoding was stopped")]
+    Stopped,
+    /// There is no thread to work on.
+    #[error("no thread to render a chat template on: {reason}")]
+    NoThread {
+        /// The system's words.
         reason: String,
     },
     /// A template does not parse, or failed while rendering.

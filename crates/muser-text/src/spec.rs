@@ -101,7 +101,8 @@ impl TokenizerSpec {
             .collect()
     }
 
-    /// Refuses special ids beyond the vocabulary.
+    /// Refuses special ids beyond the vocabulary, and a start token that is to
+    /// be added and is not named.
     pub(crate) fn check_ids(&self) -> Result<()> {
         let named = [
             ("bos_token_id", self.bos),
@@ -111,6 +112,9 @@ impl TokenizerSpec {
             ("unknown_token_id", self.unknown),
             ("padding_token_id", self.padding),
         ];
+        if self.add_bos && self.bos.is_none() {
+            return Err(Error::NoBosToAdd);
+        }
         let named = named.into_iter().filter_map(|(name, id)| Some((name, id?)));
         let extra = self
             .extra_eog

@@ -48,52 +48,49 @@ impl SpecialSet {
         })
     }
 
-    /// Cuts `text` at the special tokens in it.
+    /// Cuts `text` at the special tokens in it, in time that grows with the
+    /// text alone.
     pub(crate) fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
         let mut fragments = Vec::new();
-        if !text.is_empty() {
-            fragments.push(Fragment::Text(text));
-        }
-        for (id, token) in self.present(text) {
-            let mut next = Vec::with_capacity(fragments.len() + 2);
-            for fragment in fragments {
-                match fragment {
-                    Fragment::Text(text) => cut(text, id, token, &mut next),
-                    token => next.push(token),
-                }
+        let mut at = 0;
+        for (start, end, id) in self.places(text) {
+            if start > at {
+                fragments.push(Fragment::Text(&text[at..start]));
             }
-            fragments = next;
+            fragments.push(Fragment::Token(id));
+            at = end;
+        }
+        if at < text.len() {
+            fragments.push(Fragment::Text(&text[at..]));
         }
         fragments
     }
 
-    /// The tokens that occur in `text`, the longest first. One pass over the
-    /// text instead of one for each of some thousand tokens.
-    fn present(&self, text: &str) -> impl Iterator<Item = (u32, &str)> {
-        let mut seen = vec![false; self.tokens.len()];
-        for found in self
-            .finder
-            .iter()
+    /// Where the tokens are, ascending: start, end and id.
+    fn places(&self, text: &str) -> Vec<(usize, usize, u32)> {
+        let finder = self.finder.iter();
+        let mut found: Vec<_> = finder
             .flat_map(|finder| finder.find_overlapping_iter(text))
-        {
-            seen[found.pattern().as_usize()] = true;
-        }
-        let tokens = self.tokens.iter().zip(seen).filter(|(_, seen)| *seen);
-        tokens.map(|((id, text), _)| (*id, text.as_str()))
-    }
-}
-
-fn cut<'t>(text: &'t str, id: u32, token: &str, out: &mut Vec<Fragment<'t>>) {
-    let mut rest = text;
-    while let Some((left, right)) = rest.split_once(token) {
-        if !left.is_empty() {
-            out.push(Fragment::Text(left));
-        }
-        out.push(Fragment::Token(id));
-        rest = right;
-    }
-    if !rest.is_empty() {
-        out.push(Fragment::Text(rest));
+            .map(|m| (m.pattern().as_usize(), m.start(), m.end()))
+            .collect();
+        // A pattern's number is its place by length.
+        found.sort_unstable();
+        // What is taken is at least as long as what comes, so that a part of it
+        // taken is an end of it taken.
+        let mut taken = vec![false; if found.is_empty() { 0 } else { text.len() }];
+        found.retain(|&(_, start, end)| {
+            let free = !taken[start] && !taken[end - 1];
+            if free {
+                taken[start..end].fill(true);
+            }
+            free
+        });
+        found.sort_unstable_by_key(|&(_, start, _)| start);
+        let id = |pattern: usize| self.tokens[pattern].0;
+        found
+            .into_iter()
+            .map(|(p, start, end)| (start, end, id(p)))
+            .collect()
     }
 }
 
@@ -127,6 +124,40 @@ mod tests {
             runs.partition("x     y"),
             [Text("x"), Token(2), Token(1), Text("y")]
         );
+    }
+
+    /// The rule as it is said: the longest token first, in what is left.
+    fn by_rule<'t>(set: &SpecialSet, text: &'t str) -> Vec<Fragment<'t>> {
+        let mut fragments = vec![Text(text)];
+        for (id, token) in &set.tokens {
+            let mut next = Vec::new();
+            for fragment in fragments {
+                let Text(mut rest) = fragment else {
+                    next.push(fragment);
+                    continue;
+                };
+                while let Some((left, right)) = rest.split_once(token.as_str()) {
+                    next.extend([Text(left), Token(*id)]);
+                    rest = right;
+                }
+                next.push(Text(rest));
+            }
+            fragments = next;
+        }
+        fragments.retain(|f| *f != Text(""));
+        fragments
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn places_are_those_of_the_rule(
+            tokens in proptest::collection::vec("[abé]{1,4}", 0..6),
+            text in "[abcé]{0,40}",
+        ) {
+            let ids = (0..).zip(tokens.into_iter());
+            let set = SpecialSet::new(ids).unwrap();
+            proptest::prop_assert_eq!(set.partition(&text), by_rule(&set, &text));
+        }
     }
 
     #[test]

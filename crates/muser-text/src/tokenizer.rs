@@ -22,6 +22,9 @@ pub enum Special {
     Parse,
 }
 
+/// Bytes encoded between two questions whether to stop.
+const STRIDE: usize = 64 << 10;
+
 /// How to encode a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EncodeOptions {
@@ -79,6 +82,8 @@ struct Inner {
     /// The bytes of all tokens, and where each one ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    /// Bytes of the longest token.
+    longest: usize,
     eog: EndOfGeneration,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -128,6 +133,7 @@ impl Tokenizer {
             parsed,
             plain,
             has_byte,
+            longest: longest(&ends).max(1),
             eog: EndOfGeneration::of(&spec),
             tokens: spec.tokens,
             kinds,
@@ -152,7 +158,27 @@ impl Tokenizer {
     /// A byte that no token stands for (never silently dropped), or a bos asked
     /// for where the vocabulary names none.
     pub fn encode(&self, text: &str, opts: EncodeOptions) -> Result<Vec<u32>> {
-        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
+        self.encode_within(text, opts, usize::MAX, &|| false)
+    }
+
+    /// [`Tokenizer::encode`] of at most `most` tokens, that gives up where
+    /// `stop` says so. A text that must have more by its length alone is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`]; [`Error::TooManyTokens`], [`Error::Stopped`].
+    pub fn encode_within(
+        &self,
+        text: &str,
+        opts: EncodeOptions,
+        most: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Vec<u32>> {
+        let too_many = || Error::TooManyTokens { most };
+        if text.len() > most.saturating_mul(self.0.longest) {
+            return Err(too_many());
+        }
+        let mut ids = Vec::with_capacity((text.len() / 4 + 2).min(most.saturating_add(1)));
         if opts.add_bos {
             ids.push(self.0.bos.ok_or(Error::NoBos)?);
         }
@@ -161,7 +187,11 @@ impl Tokenizer {
             Special::Plain => &self.0.plain,
         };
         let mut piece_text = String::new();
+        let mut since = 0;
         for fragment in special.partition(text) {
+            if ids.len() > most {
+                return Err(too_many());
+            }
             let fragment = match fragment {
                 Fragment::Token(id) => {
                     ids.push(id);
@@ -171,6 +201,16 @@ impl Tokenizer {
             };
             self.check_bytes(text, fragment)?;
             for piece in self.0.split.pieces(fragment) {
+                if ids.len() > most {
+                    return Err(too_many());
+                }
+                since += piece.len();
+                if since >= STRIDE {
+                    since = 0;
+                    if stop() {
+                        return Err(Error::Stopped);
+                    }
+                }
                 piece_text.clear();
                 piece_text.extend(piece.bytes().map(char_of));
                 let tokens = self
@@ -182,6 +222,9 @@ impl Tokenizer {
                     })?;
                 ids.extend(tokens.iter().map(|token| token.id));
             }
+        }
+        if ids.len() > most {
+            return Err(too_many());
         }
         Ok(ids)
     }
@@ -263,6 +306,11 @@ impl Tokenizer {
         place.ok().map(|place| by_text[place])
     }
 
+    /// Bytes of the longest token.
+    pub fn longest_token(&self) -> usize {
+        self.0.longest
+    }
+
     /// Number of tokens.
     pub fn vocab_size(&self) -> usize {
         self.0.tokens.len()
@@ -312,6 +360,13 @@ impl Tokenizer {
     pub fn add_eos(&self) -> bool {
         self.0.add_eos
     }
+}
+
+/// The longest of consecutive ranges with these ends.
+fn longest(ends: &[usize]) -> usize {
+    let starts = std::iter::once(&0).chain(ends);
+    let lengths = starts.zip(ends).map(|(start, end)| end - start);
+    lengths.max().unwrap_or(0)
 }
 
 fn id_of_index(index: usize) -> u32 {

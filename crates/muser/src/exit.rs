@@ -12,7 +12,7 @@ Exit codes:
   1    failed: input, output, a full context, what the machine lacks
   2    the command line is wrong
   3    the model file cannot be read, is malformed or not supported
-  130  interrupted";
+  129, 130, 143  hung up, interrupted, terminated";
 
 /// The command line asks for something that makes no sense.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,11 @@
-//! Ctrl-C: a flag while something can stop gracefully, the end otherwise.
+//! Ctrl-C: a flag while something can stop gracefully, the end otherwise. And
+//! the signals that always are the end, where a file would be left behind.
 
 use anyhow::Context as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Raised by Ctrl-C; generation looks at it.
 pub(crate) static FLAG: AtomicBool = AtomicBool::new(false);
@@ -32,13 +34,75 @@ pub(crate) fn install() -> anyhow::Result<()> {
         if mode == Mode::Always as u8 || (mode == Mode::Once as u8 && !raised) {
             return;
         }
-        if let Some(path) = unfinished().take() {
-            // Gone already if the command failed meanwhile.
-            let _ = std::fs::remove_file(path);
-        }
-        std::process::exit(130);
+        end(130);
     })
     .context("Ctrl-C cannot be handled")
+}
+
+/// Ends the program with this code, and without its unfinished file.
+fn end(code: i32) -> ! {
+    if let Some(path) = unfinished().take() {
+        // Gone already if the command failed meanwhile.
+        let _ = std::fs::remove_file(path);
+    }
+    std::process::exit(code);
+}
+
+/// Listens for SIGTERM and for the SIGHUP of a terminal that is closed, which
+/// end the program from now on as they would without it, but for the unfinished
+/// file. Called before there is one, so that no other command has the thread.
+pub(crate) fn watch() -> anyhow::Result<()> {
+    static WATCHED: OnceLock<Result<(), String>> = OnceLock::new();
+    let begun = WATCHED.get_or_init(|| begin_watch().map_err(|e| format!("{e:#}")));
+    begun.clone().map_err(anyhow::Error::msg)
+}
+
+fn begin_watch() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime to listen for signals with")?;
+    // Before anything is written: from here on no signal is missed.
+    let (terminate, hang_up) = {
+        let _context = runtime.enter();
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+        let hang_up = match is_hang_up_ignored() {
+            true => None,
+            false => Some(signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?),
+        };
+        (terminate, hang_up)
+    };
+    let listen = move || {
+        let code = runtime.block_on(ended(terminate, hang_up));
+        end(code)
+    };
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread
+        .spawn(listen)
+        .map(drop)
+        .context("no thread to listen for signals on")
+}
+
+/// The exit code that the next of these signals means: 128 and its number.
+async fn ended(mut terminate: Signal, hang_up: Option<Signal>) -> i32 {
+    let Some(mut hang_up) = hang_up else {
+        terminate.recv().await;
+        return 143;
+    };
+    tokio::select! {
+        _ = terminate.recv() => 143,
+        _ = hang_up.recv() => 129,
+    }
+}
+
+/// Whether SIGHUP was ignored when the program was started, as `nohup` does it:
+/// it has to stay so. Known on Linux only.
+fn is_hang_up_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    // The lowest bit is the signal of number 1.
+    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Chooses what Ctrl-C does from now on, and lowers the flag.

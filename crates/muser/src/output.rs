@@ -7,25 +7,38 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Arguments;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A line to standard error. Nobody is left to hear of it if that fails.
+/// A line to standard error, or several, as a terminal may see them. Nobody is
+/// left to hear of it if that fails.
 pub(crate) fn note(line: Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", lines(&line.to_string()));
 }
 
-/// Text from a file or a command line as a terminal may see it: characters
-/// that move the cursor, colour or reorder text are escaped.
+/// Whether a terminal would obey a character instead of showing it: it moves the
+/// cursor, colours, or turns the direction of text.
+fn is_command(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Text from a file or a command line as a terminal may see it, on one line:
+/// what a terminal would obey is escaped.
 pub(crate) fn plain(text: &str) -> String {
-    let unsafe_to_show = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    escaped(text, is_command)
+}
+
+/// [`plain`] of a text of several lines, which keeps their ends and tabs.
+pub(crate) fn lines(text: &str) -> String {
+    escaped(text, |c| is_command(c) && !matches!(c, '\n' | '\t'))
+}
+
+fn escaped(text: &str, is_unsafe: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match unsafe_to_show(c) {
+        match is_unsafe(c) {
             true => out.extend(c.escape_unicode()),
             false => out.push(c),
         }
@@ -33,17 +46,39 @@ pub(crate) fn plain(text: &str) -> String {
     out
 }
 
-/// A line to standard output.
+/// A line to standard output, or several, as a terminal may see them.
 pub(crate) fn line(line: Arguments<'_>) -> io::Result<()> {
+    raw(&format!("{}\n", lines(&line.to_string())))
+}
+
+/// A text that somebody asked for, a model's or a file's: to a file or a pipe as
+/// it stands, to a terminal without what the terminal would obey.
+pub(crate) fn content(text: &str) -> io::Result<()> {
+    match io::stdout().is_terminal() {
+        true => raw(&lines(text)),
+        false => raw(text),
+    }
+}
+
+fn raw(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
+    out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// A value as JSON on standard output.
+/// A value as JSON on standard output. What a terminal would obey can only be
+/// in strings, where JSON has escapes for it.
 pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).context("the result as JSON")?;
-    Ok(line(format_args!("{text}"))?)
+    let mut safe = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        match is_command(c) && c != '\n' {
+            true => safe.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => safe.push(c),
+        }
+    }
+    safe.push('\n');
+    Ok(raw(&safe)?)
 }
 
 /// An output file that appears under its name only when it is whole.
@@ -107,6 +142,7 @@ impl OutFile {
             use std::os::unix::fs::PermissionsExt as _;
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
+        interrupt::watch()?;
         let mut unfinished = interrupt::unfinished();
         let file = builder
             .prefix(".muser-")
@@ -251,6 +287,10 @@ mod tests {
         assert_eq!(plain("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
         assert_eq!(plain("x\u{202e}y\u{9b}"), "x\\u{202e}y\\u{9b}");
         assert_eq!(plain("Glimmer Nano 24M – é日"), "Glimmer Nano 24M – é日");
+        assert_eq!(
+            (plain("a\n\tb"), lines("a\n\tb\r")),
+            ("a\\u{a}\\u{9}b".into(), "a\n\tb\\u{d}".into())
+        );
     }
 
     #[test]

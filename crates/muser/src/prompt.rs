@@ -1,7 +1,7 @@
 //! Where the prompt comes from.
 
+use crate::input::{self, without_line_end};
 use crate::output::note;
-use anyhow::Context as _;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::Path;
 use std::sync::mpsc;
@@ -16,35 +16,20 @@ pub(crate) const BUILT_IN: &str = "Tell me a story about a brave little rabbit."
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The prompt: the argument (`-` is standard input), the file, what standard
-/// input holds, or [`BUILT_IN`]. The newline at the end of a file or of
-/// standard input is not part of it.
+/// input holds, or [`BUILT_IN`]. The line end at the end of a file or of standard
+/// input is not part of it.
 pub(crate) fn read(argument: Option<&str>, file: Option<&Path>) -> anyhow::Result<String> {
     match (argument, file) {
-        (Some("-"), _) => from_stdin(),
+        (Some("-"), _) => text_file(Path::new("-")).map(without_line_end),
         (Some(text), _) => Ok(text.to_owned()),
-        (None, Some(path)) => text_file(path).map(without_newline),
-        (None, None) => Ok(offered()?.map_or_else(|| BUILT_IN.to_owned(), without_newline)),
+        (None, Some(path)) => text_file(path).map(without_line_end),
+        (None, None) => Ok(offered()?.map_or_else(|| BUILT_IN.to_owned(), without_line_end)),
     }
 }
 
 /// A file's text; `-` is standard input.
 pub(crate) fn text_file(path: &Path) -> anyhow::Result<String> {
-    if path == Path::new("-") {
-        return io::read_to_string(io::stdin()).context("standard input cannot be read");
-    }
-    let text = std::fs::read_to_string(path);
-    text.with_context(|| format!("{} cannot be read", path.display()))
-}
-
-fn from_stdin() -> anyhow::Result<String> {
-    text_file(Path::new("-")).map(without_newline)
-}
-
-fn without_newline(mut text: String) -> String {
-    if text.ends_with('\n') {
-        text.pop();
-    }
-    text
+    input::text(path, input::MOST_TEXT)
 }
 
 /// What standard input holds, unless it is a terminal, empty or silent.
@@ -58,7 +43,8 @@ fn offered() -> anyhow::Result<Option<String>> {
         let n = io::stdin().read(&mut bytes)?;
         bytes.truncate(n);
         let _ = first.send(());
-        io::stdin().read_to_end(&mut bytes)?;
+        let rest = io::stdin().lock().take(input::MOST_TEXT);
+        { rest }.read_to_end(&mut bytes)?;
         Ok(bytes)
     });
     if let Err(mpsc::RecvTimeoutError::Timeout) = began.recv_timeout(PATIENCE) {
@@ -72,6 +58,6 @@ fn offered() -> anyhow::Result<Option<String>> {
         Ok(Ok(bytes)) => bytes,
         _ => return Ok(None),
     };
-    let text = String::from_utf8(bytes).context("standard input is not UTF-8")?;
+    let text = input::decoded(bytes, "standard input", input::MOST_TEXT)?;
     Ok(Some(text).filter(|text| !text.is_empty()))
 }

@@ -16,6 +16,7 @@
 //!
 //! The SHA-256 of logits is that of their little-endian f32, row after row.
 
+use crate::input;
 use anyhow::Context as _;
 use muser_ops::Lane;
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,7 @@ impl Receipt {
 
     /// Reads one and checks that it is consistent.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path).context("cannot be read")?;
+        let text = input::text(path, input::MOST_RECEIPT)?;
         Self::parse(&text)
     }
 

@@ -1,7 +1,9 @@
 //! Lists of numbers on the command line: `1,2,3` or `@FILE`.
 
 use crate::exit::Usage;
+use crate::input;
 use anyhow::Context as _;
+use std::path::Path;
 
 /// A list written out, or in the file after an `@`: decimal numbers with
 /// commas, white space or both between them. Errors name the option.
@@ -9,8 +11,8 @@ pub(crate) fn read(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     match list.strip_prefix('@') {
         None => parse(option, list),
         Some(path) => {
-            let text = std::fs::read_to_string(path);
-            let text = text.with_context(|| format!("{option}: {path} cannot be read"))?;
+            let text = input::text(Path::new(path), input::MOST_TEXT);
+            let text = text.with_context(|| format!("{option}: {path} cannot be used"))?;
             parse(option, &text).with_context(|| format!("{path} is no list of numbers"))
         }
     }

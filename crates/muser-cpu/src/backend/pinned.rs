@@ -1,7 +1,7 @@
 //! What the pinned lane cuts otherwise than the strict one.
 
 use super::{Cpu, Shared};
-use crate::kernels::flash::{Queries, Single};
+use crate::kernels::pinned::attention::{Queries, Single};
 use crate::kv::Layer;
 use crate::rows::{for_chunks, for_parts};
 use muser_ops::pinned::attention::{Form, form, tiles};

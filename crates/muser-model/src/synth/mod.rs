@@ -29,26 +29,21 @@ pub enum Mix {
 
 impl Mix {
     /// Every mix.
-    pub const ALL: [Self; 7] = [
-        Self::Q4KM,
-        Self::Uniform(DType::Q4K),
-        Self::Uniform(DType::Q5K),
-        Self::Uniform(DType::Q6K),
-        Self::Uniform(DType::F16),
-        Self::Uniform(DType::BF16),
-        Self::Uniform(DType::F32),
-    ];
+    pub const ALL: [Self; 1 + DType::ALL.len()] = {
+        let mut all = [Self::Q4KM; 1 + DType::ALL.len()];
+        let mut i = 0;
+        while i < DType::ALL.len() {
+            all[1 + i] = Self::Uniform(DType::ALL[i]);
+            i += 1;
+        }
+        all
+    };
 
     /// `q4_k_m`, `q4_k`, …, `f32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Q4KM => "q4_k_m",
-            Self::Uniform(DType::Q4K) => "q4_k",
-            Self::Uniform(DType::Q5K) => "q5_k",
-            Self::Uniform(DType::Q6K) => "q6_k",
-            Self::Uniform(DType::F16) => "f16",
-            Self::Uniform(DType::BF16) => "bf16",
-            Self::Uniform(DType::F32) => "f32",
+            Self::Uniform(dtype) => dtype.key(),
         }
     }
 
@@ -72,33 +67,14 @@ impl Mix {
     fn file_type(self) -> u32 {
         match self {
             Self::Q4KM => 15,
-            Self::Uniform(dtype) => file_type(dtype),
+            Self::Uniform(dtype) => dtype.file_type(),
         }
-    }
-}
-
-/// llama.cpp's number for a file whose matrices are all of one format.
-pub(crate) fn file_type(dtype: DType) -> u32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Q4K => 14,
-        DType::Q5K => 16,
-        DType::Q6K => 18,
-        DType::BF16 => 32,
     }
 }
 
 /// The number of a format in a file.
 pub(crate) fn ggml_type(dtype: DType) -> GgmlType {
-    match dtype {
-        DType::F32 => GgmlType::F32,
-        DType::F16 => GgmlType::F16,
-        DType::BF16 => GgmlType::BF16,
-        DType::Q4K => GgmlType::Q4_K,
-        DType::Q5K => GgmlType::Q5_K,
-        DType::Q6K => GgmlType::Q6_K,
-    }
+    GgmlType::from_id(dtype.ggml_type()).expect("every format of the table has a number in GGUF")
 }
 
 /// llama.cpp's rule for Q4_K_M: the first and the last eighth of the layers,

@@ -22,6 +22,20 @@ pub struct Oracle {
 /// What both lanes do alike.
 const SHARED: oracle::Oracle = oracle::Oracle;
 
+impl Oracle {
+    /// Refuses a weight whose format the lane has no arithmetic for.
+    fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
+        if project::covers(weight.dtype()) {
+            return Ok(());
+        }
+        Err(OpError::Format {
+            name: weight.name().to_owned(),
+            dtype: weight.dtype(),
+            lane: Lane::Pinned(self.profile),
+        })
+    }
+}
+
 impl Backend for Oracle {
     type Buffer = Rows;
     type Set = Vec<Weight>;
@@ -41,11 +55,14 @@ impl Backend for Oracle {
     }
 
     fn bind_set(&self, set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
-        SHARED.bind_set(set)
+        let set = SHARED.bind_set(set)?;
+        set.iter().try_for_each(|w| self.check_covered(w))?;
+        Ok(set)
     }
 
     fn bind_table(&self, table: Weight) -> Result<Weight, OpError> {
-        SHARED.bind_table(table)
+        self.check_covered(&table)?;
+        Ok(table)
     }
 
     fn bind_vector(&self, values: Vec<f32>) -> Result<Vec<f32>, OpError> {

@@ -1,17 +1,17 @@
 //! `/v1/completions`: a text goes on.
 
-use super::App;
 use super::body::fields;
-use super::params::{check_lengths, common, prompts};
-use super::render::{Kind, Render};
-use super::stream;
+use super::params::{check_lengths, common, max_tokens, prompts};
+use super::render::{Kind, Render, Shape};
+use super::{App, compat, constraint, stream};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::scheduler::{Format, Generate, Request, Task};
+use crate::limits::work::Work;
+use crate::scheduler::{Generate, Request, Task};
 use axum::extract::State;
 use axum::response::Response;
+use muser_engine::{Error, Token};
 use serde_json::Value;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// OpenAI's default for this route.
@@ -19,12 +19,10 @@ const MAX_TOKENS: usize = 16;
 /// Alternatives of a token on this route.
 const MOST_LOGPROBS: i64 = 20;
 
-struct Parsed {
+pub(crate) struct Parsed {
     request: Request,
-    stream: bool,
-    include_usage: bool,
-    logprobs: bool,
-    echo: Vec<String>,
+    stream: Option<stream::Usage>,
+    shape: Shape,
 }
 
 pub(super) async fn completions(
@@ -32,64 +30,61 @@ pub(super) async fn completions(
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let parsed = body.read(move |f| parse(&shared, f)).await?;
+    let (shared, work) = (app.clone(), body.work.clone());
+    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
     let choices = parsed.request.units();
-    let events = app.handle.submit(parsed.request)?;
-    let mut render = Render::new(app, Kind::Text, choices, parsed.logprobs);
-    render.echo = parsed.echo;
-    if parsed.stream {
-        return Ok(stream::response(render, events, parsed.include_usage));
+    let whole = parsed.stream.is_none();
+    let events = app.handle.submit(parsed.request, work, whole)?;
+    let render = Render::new(app, Kind::Text, choices, parsed.shape);
+    match parsed.stream {
+        Some(usage) => Ok(stream::response(render, events, usage)),
+        None => render.whole(events).await,
     }
-    render.whole(events).await
 }
 
-fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
+pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, ApiError> {
     let prompt = f.require("prompt")?;
-    let texts = match &prompt {
-        Value::String(text) => vec![text.clone()],
-        Value::Array(items) => items
-            .iter()
-            .filter_map(Value::as_str)
-            .map(Into::into)
-            .collect(),
-        _ => Vec::new(),
-    };
-    let mut prompts = prompts(app, "prompt", prompt)?;
-    check_lengths(app, "prompt", &prompts, true)?;
-    let common = common(app, &mut f)?;
-    let max_tokens = f.count("max_tokens", 0, i64::from(u32::MAX))?;
+    let common = common(app, work, &mut f)?;
+    compat::text(&mut f)?;
+    let max_tokens = max_tokens(&mut f, 0)?.unwrap_or(Some(MAX_TOKENS));
     let logprobs = f.count("logprobs", 0, MOST_LOGPROBS)?;
     let echo = f.flag("echo")?.unwrap_or(false);
-    if echo && logprobs.is_some() {
-        let reason = "the prompt's log-probabilities are not computed: expected no logprobs";
-        return Err(ApiError::field("echo", reason));
-    }
-    if echo && texts.len() != prompts.len() {
-        return Err(ApiError::field("echo", "expected the prompt as text"));
-    }
-    if f.take("suffix").is_some() {
+    let show_special = !f.flag("skip_special_tokens")?.unwrap_or(true);
+    let constraint = constraint::read(&mut f)?;
+    if f.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "this model fills no gaps"));
     }
     let best_of = f.count("best_of", 1, 128)?;
-    if best_of.is_some_and(|best| best != common.n) {
+    if best_of.is_some_and(|best| best != common.generate.n) {
         let reason = "answers are not ranked: expected the value of n";
         return Err(ApiError::field("best_of", reason));
     }
     f.finish()?;
+    let texts = texts(&prompt);
+    let mut prompts = prompts(app, work, "prompt", prompt)?;
+    check_lengths(app, "prompt", &prompts, max_tokens != Some(0))?;
     for prompt in &mut prompts {
         prompt.shrink_to_fit();
     }
+    let shape = Shape {
+        logprobs: logprobs.is_some(),
+        show_special,
+        echo: match echo {
+            true => echoed(app, texts, &prompts, show_special)?,
+            false => Vec::new(),
+        },
+        ..Shape::default()
+    };
+    let constraint = constraint.as_ref();
     let generate = Generate {
-        sampling: common.sampling,
-        max_tokens: Some(max_tokens.unwrap_or(MAX_TOKENS)),
-        stop: common.stop,
+        max_tokens,
         logprobs,
-        format: Format::Plain,
-        grammar: None,
-        strings: HashMap::new(),
-        ignore_end: common.ignore_end,
-        n: common.n,
+        score: echo && logprobs.is_some(),
+        show_special,
+        grammar: constraint
+            .map(|c| c.grammar(app, false, false))
+            .transpose()?,
+        ..common.generate
     };
     Ok(Parsed {
         request: Request {
@@ -99,8 +94,37 @@ fn parse(app: &App, mut f: Fields) -> Result<Parsed, ApiError> {
             deadline: common.deadline,
         },
         stream: common.stream,
-        include_usage: common.include_usage,
-        logprobs: logprobs.is_some(),
-        echo: if echo { texts } else { Vec::new() },
+        shape,
     })
+}
+
+/// The prompts that are given as texts.
+fn texts(prompt: &Value) -> Vec<String> {
+    match prompt {
+        Value::String(text) => vec![text.clone()],
+        Value::Array(items) => {
+            let texts = items.iter().filter_map(Value::as_str);
+            texts.map(str::to_owned).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Vec::new(),
+    }
+}
+
+/// What an answer begins with: the prompt as it was given, or the text of its
+/// tokens.
+fn echoed(
+    app: &App,
+    texts: Vec<String>,
+    prompts: &[Vec<Token>],
+    show_special: bool,
+) -> Result<Vec<String>, ApiError> {
+    if texts.len() == prompts.len() && !show_special {
+        return Ok(texts);
+    }
+    let tokenizer = app.codec.tokenizer()?;
+    let each = prompts
+        .iter()
+        .map(|tokens| tokenizer.decode(tokens, show_special));
+    let all: Result<Vec<String>, _> = each.collect();
+    all.map_err(|e| Error::from(e).into())
 }

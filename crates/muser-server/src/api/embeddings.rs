@@ -3,8 +3,9 @@
 use super::App;
 use super::body::fields;
 use super::params::{check_lengths, prompts};
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_response, shown};
 use crate::fields::Fields;
+use crate::limits::work::Work;
 use crate::scheduler::{Counts, Event, Request, Task};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -13,17 +14,28 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Instant;
+
+/// Inputs of a request, as many as OpenAI takes.
+const MOST_INPUTS: usize = 2048;
+
+/// What is asked for.
+pub(crate) struct Parsed {
+    request: Request,
+    base64: bool,
+    /// Values of an embedding.
+    dimensions: usize,
+}
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
     request: axum::extract::Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    let shared = app.clone();
-    let (request, base64) = body.read(move |f| parse(&shared, f)).await?;
-    let inputs = request.units();
-    let mut events = app.handle.submit(request)?;
+    let (shared, work) = (app.clone(), body.work.clone());
+    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
+    let (base64, dimensions) = (parsed.base64, parsed.dimensions);
+    let inputs = parsed.request.units();
+    let mut events = app.handle.submit(parsed.request, work, true)?;
     let mut states = vec![Vec::new(); inputs];
     let mut counts = Counts::default();
     for _ in 0..inputs {
@@ -35,7 +47,8 @@ pub(super) async fn embeddings(
             } => {
                 counts += more;
                 if let Some(place) = states.get_mut(choice) {
-                    *place = normalized(&state);
+                    let kept = state.get(..dimensions).unwrap_or(&state);
+                    *place = normalized(kept);
                 }
             }
             Event::Delta { .. } | Event::Done { .. } => {
@@ -62,7 +75,7 @@ pub(super) async fn embeddings(
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-fn parse(app: &App, mut f: Fields) -> Result<(Request, bool), ApiError> {
+pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     f.string("user")?;
     let input = f.require("input")?;
@@ -70,25 +83,37 @@ fn parse(app: &App, mut f: Fields) -> Result<(Request, bool), ApiError> {
         None | Some("float") => false,
         Some("base64") => true,
         Some(other) => {
-            let reason = format!("expected \"float\" or \"base64\", found {other:?}");
+            let found = shown(other);
+            let reason = format!("expected \"float\" or \"base64\", found {found:?}");
             return Err(ApiError::field("encoding_format", reason));
         }
     };
-    let dimensions = f.count("dimensions", 1, i64::from(u32::MAX))?;
-    if dimensions.is_some_and(|n| n != app.hidden) {
-        let reason = format!("this model's embeddings have {}", app.hidden);
-        return Err(ApiError::field("dimensions", reason));
-    }
+    let hidden = app.hidden;
+    let dimensions = f.count("dimensions", 1, hidden as i64)?;
     f.finish()?;
-    let prompts = prompts(app, "input", input)?;
-    check_lengths(app, "input", &prompts, false)?;
+    if let Value::Array(items) = &input
+        && items.len() > MOST_INPUTS
+        && !items.iter().all(Value::is_number)
+    {
+        let reason = format!(
+            "expected at most {MOST_INPUTS} inputs, found {}",
+            items.len()
+        );
+        return Err(ApiError::field("input", reason));
+    }
+    let inputs = prompts(app, work, "input", input)?;
+    check_lengths(app, "input", &inputs, false)?;
     let request = Request {
-        prompts,
+        prompts: inputs,
         task: Task::Embed,
         cache: false,
-        deadline: Instant::now() + app.limits.request_time,
+        deadline: work.deadline(),
     };
-    Ok((request, base64))
+    Ok(Parsed {
+        request,
+        base64,
+        dimensions: dimensions.unwrap_or(hidden),
+    })
 }
 
 /// The vector of length one; the sum of squares in f64, ascending.

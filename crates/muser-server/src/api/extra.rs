@@ -2,7 +2,8 @@
 //! what operators need.
 
 use super::body::fields;
-use super::chat::{Choice, conversation, tools};
+use super::history::conversation;
+use super::tools::Tools;
 use super::{App, params};
 use crate::error::{ApiError, json_response};
 use axum::extract::{Request, State};
@@ -36,6 +37,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiE
 
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    app.metrics.memory_bytes.set(app.budget.used() as i64);
     ([(header::CONTENT_TYPE, kind)], app.metrics.text()).into_response()
 }
 
@@ -65,7 +67,7 @@ pub(super) async fn tokenize(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    body.read(move |mut f| {
+    body.read(move |work, mut f| {
         let missing = || ApiError::field("content", "expected a string, found none");
         let content = f.string("content")?.ok_or_else(missing)?;
         let options = EncodeOptions {
@@ -78,7 +80,8 @@ pub(super) async fn tokenize(
         let pieces = f.flag("with_pieces")?.unwrap_or(false);
         f.finish()?;
         let tokenizer = app.codec.tokenizer()?;
-        let ids = tokenizer.encode(&content, options).map_err(Error::from)?;
+        let bounds = app.text_bounds(work);
+        let ids = bounds.encode(tokenizer, "content", &content, options)?;
         let tokens: Vec<Value> = match pieces {
             true => ids.iter().map(|&id| piece(tokenizer, id)).collect(),
             false => ids.into_iter().map(Value::from).collect(),
@@ -101,14 +104,17 @@ pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let mut f = fields(&app, request).await?.fields;
-    let missing = || ApiError::field("tokens", "expected an array, found none");
-    let items = f.array("tokens")?.ok_or_else(missing)?;
-    f.finish()?;
-    let ids = params::tokens(&app, "tokens", &items)?;
-    let tokenizer = app.codec.tokenizer()?;
-    let text = tokenizer.decode(&ids, true).map_err(Error::from)?;
-    Ok(json_response(StatusCode::OK, &json!({"content": text})))
+    let body = fields(&app, request).await?;
+    body.read(move |_, mut f| {
+        let missing = || ApiError::field("tokens", "expected an array, found none");
+        let items = f.array("tokens")?.ok_or_else(missing)?;
+        f.finish()?;
+        let ids = params::tokens(&app, "tokens", &items)?;
+        let tokenizer = app.codec.tokenizer()?;
+        let text = tokenizer.decode(&ids, true).map_err(Error::from)?;
+        Ok(json_response(StatusCode::OK, &json!({"content": text})))
+    })
+    .await
 }
 
 pub(super) async fn apply_template(
@@ -116,12 +122,14 @@ pub(super) async fn apply_template(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    body.read(move |mut f| {
+    body.read(move |work, mut f| {
         app.check_model(f.string("model")?.as_deref())?;
-        let tools = tools(&mut f)?;
-        let (messages, options) = conversation(&mut f, &tools, &Choice::Auto)?;
+        let tools = Tools::read(&mut f)?;
+        let (messages, options) = conversation(&mut f, &tools)?;
         f.finish()?;
-        let (prompt, tokens) = app.guard.chat(&app.codec, messages, options)?;
+        let (prompt, tokens) =
+            app.guard
+                .chat(&app.codec, messages, options, &app.text_bounds(work))?;
         let answer = json!({"prompt": prompt, "tokens": tokens});
         Ok(json_response(StatusCode::OK, &answer))
     })

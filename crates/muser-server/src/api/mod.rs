@@ -1,41 +1,56 @@
 //! Routes, and what stands before every one of them.
 
 pub(crate) mod body;
-mod chat;
-mod completions;
-mod embeddings;
+pub(crate) mod chat;
+mod compat;
+pub(crate) mod completions;
+mod constraint;
+pub(crate) mod embeddings;
 mod extra;
+mod front;
+mod history;
 mod params;
 mod render;
 mod stream;
+mod text;
+mod tools;
+mod whole;
 
 use crate::error::{ApiError, json_response};
 use crate::grammar::Grammars;
 use crate::keys::Keys;
-use crate::metrics::{Metrics, Route};
-use crate::options::Limits;
+use crate::limits::budget::Budget;
+use crate::limits::gate::Gate;
+use crate::limits::text::TextBounds;
+use crate::limits::work::Work;
+use crate::metrics::Metrics;
+use crate::options::{Limits, UnknownFields};
 use crate::prompt::Guard;
 use crate::scheduler::Handle;
+use crate::sites::Sites;
 use axum::Router;
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::extract::State;
+use axum::extract::rejection::PathRejection;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use axum::routing::{get, post};
 use muser_engine::Codec;
 use serde_json::{Value, json};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::Semaphore;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
 
 /// What handlers share.
 pub(crate) struct App {
     pub(crate) handle: Handle,
     pub(crate) codec: Codec,
     pub(crate) guard: Guard,
-    pub(crate) keys: Keys,
+    /// Another list takes its place when the file is read anew.
+    pub(crate) keys: RwLock<Arc<Keys>>,
+    pub(crate) sites: Sites,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Limits,
     pub(crate) model: String,
@@ -45,18 +60,37 @@ pub(crate) struct App {
     pub(crate) hidden: usize,
     /// The arithmetic, for `system_fingerprint`.
     pub(crate) fingerprint: String,
+    pub(crate) unknown_fields: UnknownFields,
     pub(crate) created: u64,
     /// Made when first asked for: a walk over the vocabulary.
     pub(crate) grammars: OnceLock<Result<Grammars, ApiError>>,
     pub(crate) ids: Ids,
-    /// Places for bodies in memory.
-    pub(crate) reading: Arc<Semaphore>,
+    /// Memory of requests and unfinished answers.
+    pub(crate) budget: Arc<Budget>,
+    /// Before what takes a processor.
+    pub(crate) gate: Arc<Gate>,
+    /// Whether whatever still runs is to be told that the server ends.
+    pub(crate) cut: watch::Receiver<bool>,
 }
 
 impl App {
+    /// The keys of now.
+    pub(crate) fn keys(&self) -> Arc<Keys> {
+        let keys = self.keys.read();
+        keys.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn grammars(&self) -> Result<&Grammars, ApiError> {
         let made = self.grammars.get_or_init(|| Grammars::new(&self.codec));
         made.as_ref().map_err(Clone::clone)
+    }
+
+    /// What the texts of this request may come to.
+    pub(crate) fn text_bounds<'w>(&self, work: &'w Work) -> TextBounds<'w> {
+        TextBounds {
+            most: self.limits.context,
+            work,
+        }
     }
 
     /// Refuses another model's name.
@@ -116,7 +150,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/props", get(extra::props))
         .route("/slots", get(extra::slots))
         .route("/v1/models", get(models))
-        .route("/v1/models/{model}", get(model))
+        .route("/v1/models/{*model}", get(model))
         .route("/v1/chat/completions", post(chat::chat))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/embeddings", post(embeddings::embeddings))
@@ -125,55 +159,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/apply-template", post(extra::apply_template))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(app.clone(), front))
+        .layer(from_fn_with_state(app.clone(), front::front))
         .with_state(app)
-}
-
-/// Routes that need no key: they say nothing of anybody's requests.
-const OPEN: [&str; 3] = ["/", "/health", "/openapi.json"];
-
-/// Key, count, log.
-async fn front(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let path = request.extensions().get::<MatchedPath>();
-    let route = path.map_or("none", |p| known(p.as_str()));
-    let open = OPEN.contains(&route) && request.method() == Method::GET;
-    let mut response = match open || app.keys.accept(request.headers()) {
-        true => next.run(request).await,
-        false => ApiError::unauthorized().into_response(),
-    };
-    let headers = response.headers_mut();
-    let nosniff = HeaderValue::from_static("nosniff");
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
-    let status = response.status().as_u16();
-    app.metrics
-        .requests
-        .get_or_create(&Route { route, status })
-        .inc();
-    let ms = started.elapsed().as_secs_f64() * 1e3;
-    tracing::info!(route, status, ms, "request");
-    response
-}
-
-/// The pattern as a name that outlives the request; nothing of the client's.
-fn known(pattern: &str) -> &'static str {
-    const ROUTES: [&str; 14] = [
-        "/",
-        "/health",
-        "/metrics",
-        "/openapi.json",
-        "/props",
-        "/slots",
-        "/v1/models",
-        "/v1/models/{model}",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/embeddings",
-        "/tokenize",
-        "/detokenize",
-        "/apply-template",
-    ];
-    ROUTES.into_iter().find(|r| *r == pattern).unwrap_or("none")
 }
 
 async fn unknown() -> ApiError {
@@ -202,8 +189,10 @@ async fn models(State(app): State<Arc<App>>) -> Response {
 
 async fn model(
     State(app): State<Arc<App>>,
-    axum::extract::Path(name): axum::extract::Path<String>,
+    name: Result<axum::extract::Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
+    // A name that is no text is nobody's.
+    let name = name.map_or_else(|_| String::new(), |path| path.0);
     app.check_model(Some(&name))?;
     Ok(json_response(StatusCode::OK, &card(&app)))
 }

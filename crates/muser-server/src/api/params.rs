@@ -1,12 +1,19 @@
 //! The parameters that both kinds of completion share.
 
-use super::App;
-use crate::error::ApiError;
+use super::stream::Usage;
+use super::{App, compat};
+use crate::error::{ApiError, shown};
 use crate::fields::{Fields, number, wrong};
+use crate::limits::work::Work;
+use crate::scheduler::{Format, Generate};
 use muser_engine::{MAX_STOP_BYTES, SamplingParams, Token};
+use muser_text::{EncodeOptions, Special};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+/// The largest number of tokens that a field takes.
+const MOST_TOKENS: i64 = u32::MAX as i64;
 /// Choices of one prompt.
 const MOST_CHOICES: i64 = 128;
 /// Alternatives of a token.
@@ -14,93 +21,144 @@ pub(super) const MOST_TOP: i64 = 20;
 /// Stop strings; OpenAI takes four.
 const MOST_STOPS: usize = 16;
 
+/// Tokens that end an answer, beside the model's own.
+const MOST_STOP_TOKENS: usize = 1024;
+
 /// What both kinds have.
 pub(super) struct Common {
-    pub(super) sampling: SamplingParams,
-    pub(super) stop: Vec<String>,
-    pub(super) n: usize,
-    pub(super) stream: bool,
-    pub(super) include_usage: bool,
+    /// With everything that either kind has to add at its default.
+    pub(super) generate: Generate,
+    /// `None` for a whole answer.
+    pub(super) stream: Option<Usage>,
     pub(super) cache: bool,
-    pub(super) ignore_end: bool,
     pub(super) deadline: Instant,
 }
 
 /// Reads them, and the fields that change nothing here.
-pub(super) fn common(app: &App, f: &mut Fields) -> Result<Common, ApiError> {
+pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
-    // Taken for compatibility: they tell a provider who asks and how to bill.
-    f.string("user")?;
-    f.string("service_tier")?;
-    f.string("safety_identifier")?;
-    f.string("prompt_cache_key")?;
-    if let Some(metadata) = f.object("metadata")? {
-        for (key, value) in metadata.rest() {
-            if !value.is_string() {
-                return Err(wrong(&format!("metadata.{key}"), "a string", &value));
-            }
-        }
-    }
-    if f.flag("store")? == Some(true) {
-        return Err(ApiError::field("store", "this server keeps no answers"));
-    }
-    let stream = f.flag("stream")?.unwrap_or(false);
-    let include_usage = match f.object("stream_options")? {
-        None => false,
-        Some(_) if !stream => {
-            let reason = "expected only together with stream: true";
-            return Err(ApiError::field("stream_options", reason));
-        }
-        Some(mut options) => {
-            let wanted = options.flag("include_usage")?.unwrap_or(false);
-            options.flag("include_obfuscation")?;
-            options.finish()?;
-            wanted
-        }
-    };
-    let most = app.limits.request_time;
-    let time = match f.number("timeout")? {
-        None => most,
+    compat::common(f)?;
+    let streamed = f.flag("stream")?.unwrap_or(false);
+    let usage = usage(f)?;
+    match f.number("timeout")? {
+        None => {}
         Some(seconds) if seconds < 1.0 => {
             let reason = format!("expected at least 1 second, found {seconds}");
             return Err(ApiError::field("timeout", reason));
         }
         // What no duration can hold is longer than any limit.
-        Some(seconds) => Duration::try_from_secs_f32(seconds).map_or(most, |t| t.min(most)),
+        Some(seconds) => {
+            work.shorten(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX));
+        }
+    }
+    // A salt is to keep a prompt apart from those of others.
+    let salted = f.string("cache_salt")?.is_some_and(|salt| !salt.is_empty());
+    let generate = Generate {
+        sampling: sampling(app, f)?,
+        max_tokens: None,
+        min_tokens: f.count("min_tokens", 0, MOST_TOKENS)?.unwrap_or(0),
+        stop: stop(f)?,
+        stop_tokens: stop_tokens(app, f)?,
+        logprobs: None,
+        score: false,
+        format: Format::Plain,
+        show_special: false,
+        grammar: None,
+        strings: HashMap::new(),
+        ignore_end: f.flag("ignore_eos")?.unwrap_or(false),
+        n: f.count("n", 1, MOST_CHOICES)?.unwrap_or(1),
     };
     Ok(Common {
-        sampling: sampling(app, f)?,
-        stop: stop(f)?,
-        n: f.count("n", 1, MOST_CHOICES)?.unwrap_or(1),
-        stream,
-        include_usage,
-        cache: f.flag("cache_prompt")?.unwrap_or(true),
-        ignore_end: f.flag("ignore_eos")?.unwrap_or(false),
-        deadline: Instant::now() + time,
+        generate,
+        stream: streamed.then_some(usage),
+        cache: f.flag("cache_prompt")?.unwrap_or(true) && !salted,
+        deadline: work.deadline(),
     })
+}
+
+/// Which chunks of a stream have a usage. Of a whole answer it says nothing.
+fn usage(f: &mut Fields) -> Result<Usage, ApiError> {
+    let Some(mut options) = f.object("stream_options")? else {
+        return Ok(Usage::Never);
+    };
+    let last = options.flag("include_usage")?.unwrap_or(false);
+    let each = options.flag("continuous_usage_stats")?.unwrap_or(false);
+    options.flag("include_obfuscation")?;
+    options.finish()?;
+    Ok(match (last, each) {
+        (false, _) => Usage::Never,
+        (true, false) => Usage::Last,
+        (true, true) => Usage::Each,
+    })
+}
+
+/// The most tokens of an answer, under all of the field's names, the newest
+/// first: `None` where it is not said, `Some(None)` for no limit but the
+/// context, which is written -1.
+pub(super) fn max_tokens(f: &mut Fields, low: i64) -> Result<Option<Option<usize>>, ApiError> {
+    let mut found = None;
+    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        let Some(n) = f.integer(name, -1, MOST_TOKENS)? else {
+            continue;
+        };
+        if (0..low).contains(&n) {
+            let range = format!("{low} to {MOST_TOKENS}, or -1 for no limit");
+            return Err(ApiError::field(
+                name,
+                format!("expected {range}, found {n}"),
+            ));
+        }
+        // Not negative but for -1.
+        found.get_or_insert(usize::try_from(n).ok());
+    }
+    Ok(found)
 }
 
 /// OpenAI's defaults: the model's own distribution.
 fn sampling(app: &App, f: &mut Fields) -> Result<SamplingParams, ApiError> {
     let d = SamplingParams::default();
     let seed = f.integer("seed", i64::MIN, i64::MAX)?;
+    // -1 keeps all, and looks at all: what 0 and a large number say here.
+    let all = |n: i64, value: usize| usize::try_from(n).unwrap_or(value);
+    let top_k = f.integer("top_k", -1, MOST_TOKENS)?;
+    let window = f.integer("repeat_last_n", -1, MOST_TOKENS)?;
+    // The newer name is of a penalty that looks at all tokens so far.
+    let whole = f.number("repetition_penalty")?;
+    let near = f.number("repeat_penalty")?;
+    if let (Some(whole), Some(near)) = (whole, near)
+        && whole != near
+    {
+        let reason = "expected the value of repeat_penalty, another name of it";
+        return Err(ApiError::field("repetition_penalty", reason));
+    }
+    let default_window = match whole {
+        Some(_) => usize::MAX,
+        None => d.penalty_window,
+    };
     let params = SamplingParams {
         temperature: f.number("temperature")?.unwrap_or(d.temperature),
-        top_k: f.count("top_k", 0, i64::from(u32::MAX))?.unwrap_or(d.top_k),
-        top_p: f.number("top_p")?.unwrap_or(d.top_p),
+        top_k: top_k.map_or(d.top_k, |n| all(n, 0)),
+        top_p: match f.number("top_p")?.unwrap_or(d.top_p) {
+            // Nothing but the likeliest, which reaches any share.
+            0.0 => f32::MIN_POSITIVE,
+            share => share,
+        },
         min_p: f.number("min_p")?.unwrap_or(d.min_p),
-        repeat_penalty: f.number("repeat_penalty")?.unwrap_or(d.repeat_penalty),
+        repeat_penalty: near.or(whole).unwrap_or(d.repeat_penalty),
         frequency_penalty: f
             .number("frequency_penalty")?
             .unwrap_or(d.frequency_penalty),
         presence_penalty: f.number("presence_penalty")?.unwrap_or(d.presence_penalty),
-        penalty_window: f
-            .count("repeat_last_n", 0, i64::from(u32::MAX))?
-            .unwrap_or(d.penalty_window),
+        penalty_window: window.map_or(default_window, |n| all(n, usize::MAX)),
         logit_bias: logit_bias(f)?,
         seed: seed.map_or_else(|| app.ids.seed(), i64::cast_unsigned),
     };
-    params.validate(app.vocab)?;
+    let name = match near {
+        None if whole.is_some() => "repetition_penalty",
+        _ => "repeat_penalty",
+    };
+    let checked = params.validate(app.vocab).map_err(ApiError::from);
+    checked.map_err(|e| e.renamed("repeat_penalty", name))?;
     Ok(params)
 }
 
@@ -112,10 +170,16 @@ fn logit_bias(f: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
     };
     let mut biases = Vec::new();
     for (key, value) in map.rest() {
-        let name = format!("logit_bias.{key}");
-        let token: Token = key.parse().map_err(|_| {
-            ApiError::field("logit_bias", format!("expected token ids, found {key:?}"))
-        })?;
+        let name = format!("logit_bias.{}", shown(&key));
+        // Written in one way only: "5", "+5" and "005" would be one token, and
+        // which of their biases counts would be a guess.
+        let token = key.parse().ok();
+        let token: Token = token
+            .filter(|t: &Token| t.to_string() == key)
+            .ok_or_else(|| {
+                let found = format!("expected token ids, found {:?}", shown(&key));
+                ApiError::field("logit_bias", found)
+            })?;
         let bias = number(&name, &value)?;
         if !(-100.0..=100.0).contains(&bias) {
             return Err(ApiError::field(
@@ -137,6 +201,8 @@ fn logit_bias(f: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
 fn stop(f: &mut Fields) -> Result<Vec<String>, ApiError> {
     let stops = match f.take("stop") {
         None => Vec::new(),
+        // What some clients send for none.
+        Some(Value::String(s)) if s.is_empty() => Vec::new(),
         Some(Value::String(s)) => vec![s],
         Some(Value::Array(items)) => strings("stop", items)?,
         Some(other) => return Err(wrong("stop", "a string or an array of strings", &other)),
@@ -156,6 +222,17 @@ fn stop(f: &mut Fields) -> Result<Vec<String>, ApiError> {
         return Err(ApiError::field("stop", reason));
     }
     Ok(stops)
+}
+
+/// Tokens that end the answer.
+fn stop_tokens(app: &App, f: &mut Fields) -> Result<Vec<Token>, ApiError> {
+    let items = f.array("stop_token_ids")?.unwrap_or_default();
+    if items.len() > MOST_STOP_TOKENS {
+        let found = items.len();
+        let reason = format!("expected at most {MOST_STOP_TOKENS} tokens, found {found}");
+        return Err(ApiError::field("stop_token_ids", reason));
+    }
+    tokens(app, "stop_token_ids", &items)
 }
 
 /// An array of strings.
@@ -179,8 +256,21 @@ pub(super) fn tokens(app: &App, name: &str, items: &[Value]) -> Result<Vec<Token
 }
 
 /// A text, several, a list of tokens, or several: OpenAI's four forms.
-pub(super) fn prompts(app: &App, name: &str, value: Value) -> Result<Vec<Vec<Token>>, ApiError> {
-    let encode = |text: &str| app.codec.raw_prompt(text).map_err(ApiError::from);
+pub(super) fn prompts(
+    app: &App,
+    work: &Work,
+    name: &str,
+    value: Value,
+) -> Result<Vec<Vec<Token>>, ApiError> {
+    let bounds = app.text_bounds(work);
+    let encode = |text: &str| {
+        let tokenizer = app.codec.tokenizer()?;
+        let options = EncodeOptions {
+            special: Special::Plain,
+            add_bos: tokenizer.add_bos(),
+        };
+        bounds.encode(tokenizer, name, text, options)
+    };
     let prompts = match value {
         Value::String(text) => vec![encode(&text)?],
         Value::Array(items) if items.first().is_some_and(Value::is_number) => {
@@ -235,7 +325,7 @@ pub(super) fn check_lengths(
         }
         let most = if answer { context - 1 } else { context };
         if prompt.len() > most {
-            return Err(ApiError::context(name, prompt.len(), context));
+            return Err(ApiError::context(name, prompt.len(), most, context));
         }
     }
     Ok(())

@@ -1,8 +1,10 @@
 //! Answers as OpenAI's clients read them, whole and in chunks.
 
 use super::App;
-use crate::error::{ApiError, json_response};
-use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, TokenLogProb};
+use super::text::{self, Offsets};
+use super::whole;
+use crate::error::{ApiError, json_text};
+use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, Scored, TokenLogProb};
 use axum::http::StatusCode;
 use axum::response::Response;
 use muser_engine::Token;
@@ -16,20 +18,35 @@ pub(super) enum Kind {
     Text,
 }
 
+/// What of an answer is shown, and how.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shape {
+    /// Log-probabilities.
+    pub(super) logprobs: bool,
+    /// Control tokens as they are written.
+    pub(super) show_special: bool,
+    /// The prompts' texts, where the answer begins with them.
+    pub(super) echo: Vec<String>,
+    /// The answer, without what the model thought before.
+    pub(super) hide_reasoning: bool,
+    /// A call is asked for: where none is complete, there is no text either.
+    pub(super) must_call: bool,
+    /// One call, in OpenAI's older field.
+    pub(super) old_call: bool,
+}
+
 /// What all of an answer's JSON needs to know.
 pub(super) struct Render {
     pub(super) app: Arc<App>,
     pub(super) kind: Kind,
     pub(super) id: String,
     pub(super) created: u64,
-    pub(super) logprobs: bool,
-    /// The prompts' texts, where the answer begins with them.
-    pub(super) echo: Vec<String>,
+    pub(super) shape: Shape,
     pub(super) choices: usize,
 }
 
 impl Render {
-    pub(super) fn new(app: Arc<App>, kind: Kind, choices: usize, logprobs: bool) -> Self {
+    pub(super) fn new(app: Arc<App>, kind: Kind, choices: usize, shape: Shape) -> Self {
         let prefix = match kind {
             Kind::Chat => "chatcmpl",
             Kind::Text => "cmpl",
@@ -38,8 +55,7 @@ impl Render {
             id: format!("{prefix}-{}", app.ids.next()),
             created: super::now(),
             kind,
-            logprobs,
-            echo: Vec::new(),
+            shape,
             choices,
             app,
         }
@@ -47,12 +63,15 @@ impl Render {
 
     /// What an answer's choice begins with.
     pub(super) fn echoed(&self, choice: usize) -> &str {
-        let prompts = self.echo.len().max(1);
+        let prompts = self.shape.echo.len().max(1);
         let each = (self.choices / prompts).max(1);
-        self.echo.get(choice / each).map_or("", String::as_str)
+        self.shape
+            .echo
+            .get(choice / each)
+            .map_or("", String::as_str)
     }
 
-    fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
+    pub(super) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.as_str().into());
         map.insert("object".into(), object.into());
@@ -64,16 +83,16 @@ impl Render {
         map
     }
 
-    /// The bytes of a token, and as text.
-    fn token(&self, token: Token) -> (String, Vec<u8>) {
+    /// A token as text, and its bytes.
+    fn token(&self, token: Token) -> (String, &[u8]) {
         let Ok(tokenizer) = self.app.codec.tokenizer() else {
-            return (format!("token_id:{token}"), Vec::new());
+            return (format!("token_id:{token}"), &[]);
         };
         let bytes = tokenizer.token_bytes(token).unwrap_or_default();
-        (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
+        (text::of_token(tokenizer, token), bytes)
     }
 
-    fn chat_logprobs(&self, all: &[TokenLogProb]) -> Value {
+    pub(super) fn chat_logprobs(&self, all: &[TokenLogProb]) -> Value {
         let entry = |token: Token, logprob: f64| {
             let (text, bytes) = self.token(token);
             json!({"token": text, "logprob": finite(logprob), "bytes": bytes})
@@ -87,24 +106,40 @@ impl Render {
         json!({"content": each.collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// The older form; `offset` is where the first token's text begins.
-    fn text_logprobs(&self, all: &[TokenLogProb], offset: &mut usize) -> Value {
-        let (mut tokens, mut probs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-        for t in all {
-            let (text, _) = self.token(t.token);
-            offsets.push(*offset);
-            *offset += text.chars().count();
-            let top = t.top.iter();
-            let top: Map<String, Value> = top
-                .map(|&(t, p)| (self.token(t).0, finite(p).into()))
-                .collect();
-            tokens.push(text);
-            probs.push(finite(t.logprob));
-            tops.push(top);
+    /// The older form, of the prompt's tokens if they are scored and of the
+    /// answer's; `offsets` are of the text before.
+    pub(super) fn text_logprobs(
+        &self,
+        prompt: Option<&Scored>,
+        all: &[TokenLogProb],
+        offsets: &mut Offsets,
+    ) -> Value {
+        let mut lists = TextLogProbs::default();
+        if let Some(scored) = prompt {
+            let (text, offset) = self.place(scored.first, offsets);
+            // Nothing comes before the first token: it has no probability.
+            lists.push(text, offset, Value::Null, Value::Null);
         }
-        json!({
-            "tokens": tokens, "token_logprobs": probs, "top_logprobs": tops, "text_offset": offsets
-        })
+        for t in prompt.iter().flat_map(|p| &p.rest).chain(all) {
+            let (text, offset) = self.place(t.token, offsets);
+            let mut top = Map::new();
+            for &(token, p) in &t.top {
+                top.insert(self.token(token).0, finite(p).into());
+            }
+            // The token itself is always there, likely or not.
+            top.insert(text.clone(), finite(t.logprob).into());
+            lists.push(text, offset, finite(t.logprob).into(), top.into());
+        }
+        lists.json()
+    }
+
+    /// A token's text, and where it begins in the text that is shown.
+    fn place(&self, token: Token, offsets: &mut Offsets) -> (String, usize) {
+        let (text, bytes) = self.token(token);
+        let tokenizer = self.app.codec.tokenizer();
+        let hidden = tokenizer.is_ok_and(|t| t.is_control(token)) && !self.shape.show_special;
+        let offset = offsets.push(if hidden { &[] } else { bytes });
+        (text, offset)
     }
 
     fn call(&self, choice: usize, call: &CallDelta) -> Value {
@@ -134,7 +169,8 @@ impl Render {
             }
             Kind::Text => {
                 let text = self.echoed(choice);
-                (!text.is_empty())
+                // With log-probabilities it comes with those of its tokens.
+                (!text.is_empty() && !self.shape.logprobs)
                     .then(|| self.chunk(choice, text.into(), Value::Null, Value::Null))
             }
         }
@@ -145,24 +181,32 @@ impl Render {
         &self,
         choice: usize,
         delta: &Delta,
-        offset: &mut usize,
+        offsets: &mut Offsets,
     ) -> Map<String, Value> {
-        let logprobs = match (self.logprobs, self.kind) {
+        let scored = delta.prompt.as_deref();
+        let logprobs = match (self.shape.logprobs, self.kind) {
             (false, _) => Value::Null,
             (true, Kind::Chat) => self.chat_logprobs(&delta.logprobs),
-            (true, Kind::Text) => self.text_logprobs(&delta.logprobs, offset),
+            (true, Kind::Text) => self.text_logprobs(scored, &delta.logprobs, offsets),
         };
         let content = match self.kind {
+            Kind::Text if scored.is_some() => {
+                format!("{}{}", self.echoed(choice), delta.content).into()
+            }
             Kind::Text => delta.content.as_str().into(),
             Kind::Chat => {
                 let mut map = Map::new();
-                if !delta.reasoning.is_empty() {
+                if !delta.reasoning.is_empty() && !self.shape.hide_reasoning {
                     map.insert("reasoning_content".into(), delta.reasoning.as_str().into());
                 }
                 if !delta.content.is_empty() {
                     map.insert("content".into(), delta.content.as_str().into());
                 }
-                if !delta.calls.is_empty() {
+                if self.shape.old_call {
+                    if let Some(call) = old_call(&delta.calls) {
+                        map.insert("function_call".into(), call);
+                    }
+                } else if !delta.calls.is_empty() {
                     let calls = delta.calls.iter().map(|c| self.call(choice, c));
                     map.insert("tool_calls".into(), calls.collect());
                 }
@@ -178,7 +222,14 @@ impl Render {
             Kind::Chat => json!({}),
             Kind::Text => "".into(),
         };
-        self.chunk(choice, content, Value::Null, finish.name().into())
+        self.chunk(choice, content, Value::Null, self.finish(finish).into())
+    }
+
+    fn finish(&self, finish: Finish) -> &'static str {
+        match finish {
+            Finish::ToolCalls if self.shape.old_call => "function_call",
+            Finish::Stop | Finish::Length | Finish::ToolCalls => finish.name(),
+        }
     }
 
     fn chunk(
@@ -216,7 +267,7 @@ impl Render {
         let mut open = self.choices;
         while open > 0 {
             match events.next().await? {
-                Event::Delta { choice, delta } => {
+                Event::Delta { choice, delta, .. } => {
                     if let Some(part) = parts.get_mut(choice) {
                         part.add(delta);
                     }
@@ -235,60 +286,53 @@ impl Render {
                 Event::State { .. } => {}
             }
         }
-        let each = parts.iter().enumerate();
-        let choices = each.map(|(i, part)| self.choice(i, part)).collect();
-        let object = match self.kind {
-            Kind::Chat => "chat.completion",
-            Kind::Text => "text_completion",
-        };
-        let mut answer = self.envelope(object, choices);
-        answer.insert("usage".into(), usage(counts));
-        Ok(json_response(StatusCode::OK, &answer.into()))
+        // A long answer takes a processor for a while, which others need not wait
+        // for.
+        let text = tokio::task::block_in_place(|| whole::text(self, &parts, counts))?;
+        Ok(json_text(StatusCode::OK, text))
     }
 
-    fn choice(&self, index: usize, part: &Whole) -> Value {
-        let finish = part.finish.map(Finish::name);
+    /// All of a choice but its log-probabilities.
+    pub(super) fn choice(&self, index: usize, part: &Whole) -> Value {
+        let finish = part.finish.map(|finish| self.finish(finish));
+        let all = &part.all;
         if self.kind == Kind::Text {
             let text = self.echoed(index);
-            let mut offset = text.chars().count();
-            let logprobs = self
-                .logprobs
-                .then(|| self.text_logprobs(&part.all.logprobs, &mut offset));
             return json!({
-                "index": index, "text": format!("{text}{}", part.all.content),
-                "logprobs": logprobs, "finish_reason": finish
+                "index": index, "text": format!("{text}{}", all.content),
+                "logprobs": null, "finish_reason": finish
             });
         }
-        let logprobs = self
-            .logprobs
-            .then(|| self.chat_logprobs(&part.all.logprobs));
-        let mut message =
-            json!({"role": "assistant", "content": part.all.content, "refusal": null});
-        if !part.all.reasoning.is_empty() {
-            message["reasoning_content"] = part.all.reasoning.as_str().into();
+        let mut message = json!({"role": "assistant", "content": all.content, "refusal": null});
+        if !all.reasoning.is_empty() && !self.shape.hide_reasoning {
+            message["reasoning_content"] = all.reasoning.as_str().into();
         }
-        if !part.all.calls.is_empty() {
-            let calls = part.all.calls.iter().map(|c| {
+        if self.shape.old_call {
+            if let Some(call) = old_call(&all.calls) {
+                message["function_call"] = call;
+            }
+        } else if !all.calls.is_empty() {
+            let calls = all.calls.iter().map(|c| {
                 json!({
                     "id": self.call_id(index, c.index), "type": "function",
                     "function": {"name": c.name, "arguments": c.arguments}
                 })
             });
             message["tool_calls"] = calls.collect();
-            if part.all.content.is_empty() {
-                message["content"] = Value::Null;
-            }
+        }
+        if all.content.is_empty() && (self.shape.must_call || !all.calls.is_empty()) {
+            message["content"] = Value::Null;
         }
         json!({
-            "index": index, "message": message, "logprobs": logprobs, "finish_reason": finish
+            "index": index, "message": message, "logprobs": null, "finish_reason": finish
         })
     }
 }
 
 /// A choice put together again.
 #[derive(Clone, Debug, Default)]
-struct Whole {
-    all: Delta,
+pub(super) struct Whole {
+    pub(super) all: Delta,
     finish: Option<Finish>,
 }
 
@@ -297,6 +341,7 @@ impl Whole {
         self.all.content += &delta.content;
         self.all.reasoning += &delta.reasoning;
         self.all.logprobs.extend(delta.logprobs);
+        self.all.prompt = self.all.prompt.take().or(delta.prompt);
         for call in delta.calls {
             match self.all.calls.last_mut() {
                 Some(last) if call.name.is_none() => last.arguments += &call.arguments,
@@ -304,6 +349,47 @@ impl Whole {
             }
         }
     }
+}
+
+/// The four lists of the older form of log-probabilities.
+#[derive(Default)]
+struct TextLogProbs {
+    tokens: Vec<String>,
+    offsets: Vec<usize>,
+    probs: Vec<Value>,
+    tops: Vec<Value>,
+}
+
+impl TextLogProbs {
+    fn push(&mut self, token: String, offset: usize, prob: Value, top: Value) {
+        self.tokens.push(token);
+        self.offsets.push(offset);
+        self.probs.push(prob);
+        self.tops.push(top);
+    }
+
+    fn json(self) -> Value {
+        json!({
+            "tokens": self.tokens, "token_logprobs": self.probs,
+            "top_logprobs": self.tops, "text_offset": self.offsets
+        })
+    }
+}
+
+/// The parts of the first call as `function_call`, of which there is one.
+fn old_call(calls: &[CallDelta]) -> Option<Value> {
+    let mut first = calls.iter().filter(|c| c.index == 0).peekable();
+    first.peek()?;
+    let mut value = json!({"arguments": ""});
+    let mut arguments = String::new();
+    for part in first {
+        if let Some(name) = &part.name {
+            value["name"] = name.as_str().into();
+        }
+        arguments += &part.arguments;
+    }
+    value["arguments"] = arguments.into();
+    Some(value)
 }
 
 /// JSON has no infinity; a token that was ruled out has none either.

@@ -1,6 +1,7 @@
 //! An answer as server-sent events.
 
-use super::render::Render;
+use super::render::{self, Render};
+use super::text::Offsets;
 use crate::error::ApiError;
 use crate::scheduler::{Counts, Event, Events};
 use axum::body::Body;
@@ -19,18 +20,28 @@ use tokio::time::{Interval, interval};
 /// connection for dead while a long prompt is evaluated.
 const ALIVE: Duration = Duration::from_secs(15);
 
+/// Which chunks have a usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Usage {
+    Never,
+    /// One at the end; the others say that they have none.
+    Last,
+    /// Each, of what was taken until then, and one at the end.
+    Each,
+}
+
 /// The response.
-pub(super) fn response(render: Render, events: Events, include_usage: bool) -> Response {
+pub(super) fn response(render: Render, events: Events, usage: Usage) -> Response {
     let stream = Stream {
         opened: vec![None; render.choices],
         open: render.choices,
-        counts: Counts::default(),
+        counts: vec![Counts::default(); render.choices],
         ready: VecDeque::new(),
         over: false,
         alive: interval(ALIVE),
         render,
         events,
-        include_usage,
+        usage,
     };
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
@@ -46,22 +57,42 @@ pub(super) fn response(render: Render, events: Events, include_usage: bool) -> R
 struct Stream {
     render: Render,
     events: Events,
-    /// Of choices that were begun, characters of their text so far.
-    opened: Vec<Option<usize>>,
+    /// Of choices that were begun, where their text stands.
+    opened: Vec<Option<Offsets>>,
     open: usize,
-    counts: Counts,
+    /// What each choice took so far.
+    counts: Vec<Counts>,
     ready: VecDeque<Bytes>,
     over: bool,
     alive: Interval,
-    include_usage: bool,
+    usage: Usage,
 }
 
 impl Stream {
     fn push(&mut self, mut chunk: Map<String, Value>) {
-        if self.include_usage && !chunk.contains_key("usage") {
-            chunk.insert("usage".into(), Value::Null);
+        let usage = match self.usage {
+            Usage::Never => None,
+            Usage::Last => Some(Value::Null),
+            Usage::Each => Some(render::usage(self.total())),
+        };
+        if let Some(usage) = usage.filter(|_| !chunk.contains_key("usage")) {
+            chunk.insert("usage".into(), usage);
         }
         self.line(&Value::from(chunk));
+    }
+
+    fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        for &counts in &self.counts {
+            total += counts;
+        }
+        total
+    }
+
+    fn count(&mut self, choice: usize, counts: Counts) {
+        if let Some(place) = self.counts.get_mut(choice) {
+            *place = counts;
+        }
     }
 
     fn line(&mut self, value: &Value) {
@@ -70,7 +101,7 @@ impl Stream {
 
     fn begin(&mut self, choice: usize) {
         if self.opened.get(choice).is_some_and(Option::is_none) {
-            self.opened[choice] = Some(self.render.echoed(choice).chars().count());
+            self.opened[choice] = Some(Offsets::default());
             if let Some(chunk) = self.render.opening(choice) {
                 self.push(chunk);
             }
@@ -79,12 +110,18 @@ impl Stream {
 
     fn take(&mut self, event: Result<Event, ApiError>) {
         match event {
-            Ok(Event::Delta { choice, delta }) => {
+            Ok(Event::Delta {
+                choice,
+                delta,
+                counts,
+            }) => {
+                self.count(choice, counts);
                 self.begin(choice);
-                let mut offset = self.opened.get(choice).copied().flatten().unwrap_or(0);
-                let chunk = self.render.delta(choice, &delta, &mut offset);
+                let opened = self.opened.get_mut(choice);
+                let mut offsets = opened.and_then(Option::take).unwrap_or_default();
+                let chunk = self.render.delta(choice, &delta, &mut offsets);
                 if let Some(opened) = self.opened.get_mut(choice) {
-                    *opened = Some(offset);
+                    *opened = Some(offsets);
                 }
                 self.push(chunk);
             }
@@ -93,14 +130,14 @@ impl Stream {
                 finish,
                 counts,
             }) => {
+                self.count(choice, counts);
                 self.begin(choice);
                 let chunk = self.render.closing(choice, finish);
                 self.push(chunk);
-                self.counts += counts;
                 self.open = self.open.saturating_sub(1);
                 if self.open == 0 {
-                    if self.include_usage {
-                        let chunk = self.render.usage(self.counts);
+                    if self.usage != Usage::Never {
+                        let chunk = self.render.usage(self.total());
                         self.push(chunk);
                     }
                     self.ready

@@ -17,7 +17,11 @@ pub(crate) struct Answer {
     stop: StopMatcher,
     grammar: Option<Grammar>,
     logprobs: Option<usize>,
+    /// Whether the token that ends it has a log-probability too.
+    score: bool,
     max_tokens: Option<usize>,
+    min_tokens: usize,
+    stop_tokens: Vec<Token>,
     counts: Counts,
 }
 
@@ -56,11 +60,16 @@ impl Answer {
         };
         Ok(Self {
             sampler: Sampler::new(sampling, vocab)?,
-            decoder: tokenizer.ok().map(|t| StreamDecoder::new(t, false)),
+            decoder: tokenizer
+                .ok()
+                .map(|t| StreamDecoder::new(t, generate.show_special)),
             reader,
             stop: StopMatcher::new(&generate.stop)?,
             grammar: generate.grammar.clone(),
             logprobs: generate.logprobs,
+            score: generate.score,
+            min_tokens: generate.min_tokens,
+            stop_tokens: generate.stop_tokens.clone(),
             max_tokens: generate.max_tokens,
             counts: Counts::default(),
         })
@@ -85,9 +94,14 @@ impl Answer {
         }
         let allowed = self.grammar.as_mut().map(Grammar::allowed).transpose()?;
         let allowed = allowed.as_ref().map(|set| set.as_slice());
+        let longer = self.without_ends(allowed, logits.len(), codec);
+        let allowed = longer.as_deref().or(allowed);
         let token = self.sampler.sample_among(logits, history, allowed)?;
-        if codec.is_end(token) {
-            self.flush(&mut delta);
+        if codec.is_end(token) || self.stop_tokens.contains(&token) {
+            if self.score {
+                delta.logprobs.extend(self.logprob(logits, token));
+            }
+            self.flush(&mut delta, false);
             return Ok((delta, Outcome::Done(self.natural_end())));
         }
         if let Some(grammar) = &mut self.grammar {
@@ -107,8 +121,30 @@ impl Answer {
             (_, true) => Finish::Length,
             _ => return Ok((delta, Outcome::Next(token))),
         };
-        self.flush(&mut delta);
+        self.flush(&mut delta, finish == Finish::Length);
         Ok((delta, Outcome::Done(finish)))
+    }
+
+    /// What may come next of an answer that is too short to end: `allowed`
+    /// without what would end it. `None` where that rules out nothing, or all.
+    fn without_ends(
+        &self,
+        allowed: Option<&[u32]>,
+        vocab: usize,
+        codec: &Codec,
+    ) -> Option<Vec<u32>> {
+        if self.counts.completion >= self.min_tokens {
+            return None;
+        }
+        let all = || vec![u32::MAX; vocab.div_ceil(32)];
+        let mut words = allowed.map_or_else(all, <[u32]>::to_vec);
+        let own = codec.tokenizer().into_iter().flat_map(|t| t.eog().iter());
+        for end in own.chain(self.stop_tokens.iter().copied()) {
+            if let Some(word) = words.get_mut(end as usize / 32) {
+                *word &= !(1 << (end % 32));
+            }
+        }
+        words.iter().any(|&word| word != 0).then_some(words)
     }
 
     fn natural_end(&self) -> Finish {
@@ -191,8 +227,8 @@ impl Answer {
         stop.is_some()
     }
 
-    /// What was held back, now that nothing follows.
-    fn flush(&mut self, delta: &mut Delta) {
+    /// What was held back, now that nothing follows; `cut` off or complete.
+    fn flush(&mut self, delta: &mut Delta, cut: bool) {
         let decoder = self.decoder.as_mut();
         let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
         let stopped = match &mut self.reader {
@@ -200,7 +236,7 @@ impl Answer {
             Some(reader) => {
                 let mut raw = Delta::default();
                 reader.text(&rest, &mut raw);
-                reader.finish(&mut raw);
+                reader.finish(cut, &mut raw);
                 self.pass(raw, delta)
             }
         };

@@ -1,15 +1,19 @@
 //! The scheduler's loop.
 
-use super::answer::{Answer, Outcome};
+use super::answer::Outcome;
 use super::prefix::PrefixTree;
-use super::{Command, Counts, Delta, Event, Job, Shared, SlotStatus, Task};
+use super::slot::{Queue, Ready, Slot, Unit, begin_answer};
+use super::{Command, Event, Scored, Shared, SlotStatus, Task};
 use crate::error::ApiError;
+use crate::limits::turns::Turns;
+use crate::limits::work::Client;
+use crate::metrics::Metrics;
 use crate::options::Limits;
-use muser_engine::{Advance, Backend, Batch, Codec, Model, Session, Token, Want};
-use std::collections::VecDeque;
+use muser_engine::{Advance, Backend, Batch, Model, Session, Token, Want};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a pass may take where answers are running: a prompt's piece is as
@@ -17,130 +21,18 @@ use std::time::{Duration, Instant};
 const PASS: Duration = Duration::from_millis(400);
 /// The least of a prompt in a pass.
 const LEAST: usize = 16;
-/// How long a client may leave its channel full.
-const STALL: Duration = Duration::from_secs(60);
 /// How often a stalled channel is looked at.
 const NAP: Duration = Duration::from_millis(5);
+/// How long a client may leave its channel full before its slot goes to who
+/// waits for one.
+const PARK: Duration = Duration::from_millis(250);
+/// How long an answer has its slot before it is taken from a client that has
+/// more of them than another who waits.
+const QUANTUM: Duration = Duration::from_secs(1);
 /// Tokens of a vocabulary from which on a choice is worth a thread.
 const LARGE_VOCAB: usize = 32_768;
 /// A common prefix worth a snapshot of its own.
 const BRANCH: usize = 32;
-
-/// One choice of a request.
-struct Unit<B: Backend> {
-    job: Arc<Job>,
-    /// Of the request's prompts.
-    prompt: usize,
-    /// Of the prompt's choices.
-    choice: usize,
-    /// The evaluated prompt, from the prompt's first choice.
-    ready: Option<Session<B>>,
-}
-
-impl<B: Backend> Unit<B> {
-    fn tokens(&self) -> &[Token] {
-        &self.job.request.prompts[self.prompt]
-    }
-
-    /// The choice's number among all of the request.
-    fn number(&self) -> usize {
-        self.prompt * self.job.request.n() + self.choice
-    }
-
-    fn send(&self, event: Event) {
-        // Room was looked for; a receiver that is gone is found by the reaper.
-        let _ = self.job.events.try_send(event);
-    }
-
-    fn fail(&self, error: ApiError) {
-        // The first reason is the one that is told.
-        let _ = self.job.failure.set(error);
-    }
-
-    fn is_dead(&self) -> bool {
-        self.job.events.is_closed() || self.job.failure.get().is_some()
-    }
-}
-
-/// A running choice.
-struct Slot<B: Backend> {
-    id: usize,
-    unit: Unit<B>,
-    session: Session<B>,
-    /// `None` for an embedding.
-    answer: Option<Answer>,
-    /// The token to evaluate next, once the prompt is done.
-    next: Option<Token>,
-    /// Where another prompt is likely to leave this one: worth a snapshot.
-    branch: Option<usize>,
-    cached: usize,
-    last_token: Instant,
-    stalled: Option<Instant>,
-    /// Rows in the pass that is being made.
-    rows: usize,
-    /// Whether the next token can be chosen.
-    ready: bool,
-    /// Whether it is the first one.
-    is_first: bool,
-    /// What choosing it came to.
-    step: Option<Result<(Delta, Outcome), ApiError>>,
-}
-
-impl<B: Backend> Slot<B> {
-    /// Tokens of the prompt that are not evaluated.
-    fn missing(&self) -> usize {
-        self.unit.tokens().len() - self.session.tokens().len().min(self.unit.tokens().len())
-    }
-
-    /// Chooses the next token; nothing for an embedding.
-    fn step(&mut self, codec: &Codec, context: usize) {
-        let Some(answer) = &mut self.answer else {
-            return;
-        };
-        self.is_first = answer.counts().completion == 0;
-        let (logits, history) = (self.session.logits(), self.session.tokens());
-        let logits = logits.map_err(ApiError::from);
-        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec)));
-    }
-
-    fn counts(&self) -> Counts {
-        let counts = self.answer.as_ref().map(Answer::counts).unwrap_or_default();
-        let first = self.unit.choice == 0;
-        Counts {
-            prompt: if first { self.unit.tokens().len() } else { 0 },
-            cached: if first { self.cached } else { 0 },
-            ..counts
-        }
-    }
-}
-
-/// What a slot begins with.
-struct Ready<B: Backend> {
-    session: Session<B>,
-    answer: Option<Answer>,
-    cached: usize,
-    branch: Option<usize>,
-}
-
-impl<B: Backend> Ready<B> {
-    fn slot(self, id: usize, unit: Unit<B>) -> Slot<B> {
-        Slot {
-            id,
-            unit,
-            session: self.session,
-            answer: self.answer,
-            next: None,
-            branch: self.branch,
-            cached: self.cached,
-            last_token: Instant::now(),
-            stalled: None,
-            rows: 0,
-            ready: false,
-            is_first: false,
-            step: None,
-        }
-    }
-}
 
 /// The thread's state.
 pub(super) struct Scheduler<B: Backend> {
@@ -148,7 +40,11 @@ pub(super) struct Scheduler<B: Backend> {
     batch: Batch<B>,
     context: usize,
     slots: Vec<Option<Slot<B>>>,
-    queue: VecDeque<Unit<B>>,
+    queue: Queue<B>,
+    /// Slots given so far.
+    given: u64,
+    /// How long a client may leave its channel full.
+    stall_time: Duration,
     tree: PrefixTree<Session<B>>,
     shared: Arc<Shared>,
     inbox: Receiver<Command>,
@@ -171,7 +67,9 @@ impl<B: Backend> Scheduler<B> {
             batch: Batch::new(&model),
             context: limits.context,
             slots: (0..limits.slots).map(|_| None).collect(),
-            queue: VecDeque::new(),
+            queue: Turns::new(),
+            given: 0,
+            stall_time: limits.stall_time,
             tree: PrefixTree::new(limits.cache_bytes),
             shared,
             inbox,
@@ -229,13 +127,11 @@ impl<B: Backend> Scheduler<B> {
         match command {
             Command::Close(at) => self.close_at = Some(at),
             Command::Submit(job) => {
+                // Behind those whose turn has been.
+                job.served.store(self.given, Ordering::Relaxed);
                 for prompt in 0..job.request.prompts.len() {
-                    self.queue.push_back(Unit {
-                        job: job.clone(),
-                        prompt,
-                        choice: 0,
-                        ready: None,
-                    });
+                    let unit = Unit::new(job.clone(), prompt, 0);
+                    self.queue.push(unit.client(), unit);
                 }
             }
         }
@@ -244,7 +140,8 @@ impl<B: Backend> Scheduler<B> {
     /// One turn; whether anything moved.
     fn turn(&mut self) -> bool {
         self.reap();
-        self.admit();
+        self.make_room();
+        let admitted = self.admit();
         let started = Instant::now();
         self.plan();
         let rows: usize = self.slots.iter().flatten().map(|s| s.rows).sum();
@@ -257,7 +154,7 @@ impl<B: Backend> Scheduler<B> {
         for &i in &ready {
             self.tell(i);
         }
-        rows > 0 || !ready.is_empty() || self.slots.iter().all(Option::is_none)
+        rows > 0 || !ready.is_empty() || admitted
     }
 
     /// Frees what nobody waits for any more and what took too long.
@@ -266,34 +163,27 @@ impl<B: Backend> Scheduler<B> {
         if self.close_at.is_some_and(|at| now >= at) {
             self.fail_all(&ApiError::closing());
         }
+        let (metrics, stall_time) = (self.shared.metrics.clone(), self.stall_time);
         self.queue.retain(|unit| {
-            if now >= unit.job.request.deadline && !unit.is_dead() {
-                unit.fail(ApiError::deadline());
-            }
-            !unit.is_dead()
+            let unread = unit.stalled_for(stall_time, now);
+            !ends(unit, unread, now, &metrics)
         });
         for i in 0..self.slots.len() {
             let Some(slot) = &self.slots[i] else {
                 continue;
             };
-            let stalled = slot.stalled.is_some_and(|since| now - since >= STALL);
-            if now >= slot.unit.job.request.deadline && !slot.unit.is_dead() {
-                slot.unit.fail(ApiError::deadline());
-            }
-            if stalled && !slot.unit.is_dead() {
-                slot.unit.fail(ApiError::unread());
-            }
-            if slot.unit.is_dead() {
-                self.shared.metrics.cancelled.inc();
+            let unread = slot.stalled.is_some_and(|since| now - since >= stall_time);
+            if ends(&slot.unit, unread, now, &metrics) {
                 self.free(i);
             }
         }
     }
 
     fn fail_all(&mut self, error: &ApiError) {
-        for unit in self.queue.drain(..) {
+        self.queue.retain(|unit| {
             unit.fail(error.clone());
-        }
+            false
+        });
         for slot in self.slots.iter_mut().filter_map(Option::take) {
             slot.unit.fail(error.clone());
         }
@@ -302,55 +192,155 @@ impl<B: Backend> Scheduler<B> {
         self.batch = Batch::new(&self.model);
     }
 
-    /// Gives free slots to whoever waited longest.
-    fn admit(&mut self) {
+    /// Takes a slot, where all are taken and somebody waits, from who does not
+    /// read or has more than one who waits.
+    fn make_room(&mut self) {
+        let waits = self.queue.iter().any(|unit| unit.rank().is_some());
+        if !waits || self.slots.iter().any(Option::is_none) {
+            return;
+        }
+        let now = Instant::now();
+        let since = |slot: &Slot<B>| slot.stalled.filter(|&at| now - at >= PARK);
+        let slots = self.slots.iter().flatten();
+        let stalled = slots.filter_map(|s| Some((since(s)?, s.id)));
+        let stalled = stalled.min().map(|(_, id)| id);
+        let chosen = stalled.or_else(|| self.surplus(now));
+        if let Some(slot) = chosen.and_then(|id| self.slots[id].take()) {
+            self.shared.metrics.parked.inc();
+            self.park(slot);
+        }
+    }
+
+    /// The slot that has been longest with a client who has two more than one
+    /// who waits.
+    fn surplus(&self, now: Instant) -> Option<usize> {
+        if self.sessions_kept() >= self.slots.len() && !self.is_exact() {
+            return None;
+        }
+        let slots = || self.slots.iter().flatten();
+        let has = |client: Client| slots().filter(|s| s.unit.client() == client).count();
+        let waiting = self.queue.iter().filter(|unit| unit.rank().is_some());
+        let least = waiting.map(|unit| has(unit.client())).min()?;
+        let may = |s: &&Slot<B>| now - s.since >= QUANTUM && has(s.unit.client()) >= least + 2;
+        let oldest = slots().filter(may).min_by_key(|s| s.since);
+        oldest.map(|s| s.id)
+    }
+
+    /// Whether a session computed anew is the same to the bit.
+    fn is_exact(&self) -> bool {
+        !self.model.transformer().lane().width_matters()
+    }
+
+    /// Parked answers that have their session.
+    fn sessions_kept(&self) -> usize {
+        self.queue
+            .iter()
+            .filter(|unit| unit.keeps_session())
+            .count()
+    }
+
+    /// Back to the queue. As many keep their sessions there as there are slots;
+    /// beyond, the session goes to the tree and is computed anew. Where that
+    /// moves bits it is kept, and the answer that was not read for longest ends.
+    fn park(&mut self, slot: Slot<B>) {
+        let mut unit = slot.park();
+        if self.sessions_kept() >= self.slots.len() {
+            let exact = self.is_exact();
+            match &mut unit.parked {
+                Some(parked) if exact => {
+                    let begun = parked.next.is_some();
+                    if let Some(mut session) = parked.session.take() {
+                        match begun {
+                            true => parked.past = session.tokens().to_vec(),
+                            false => parked.scores.clear(),
+                        }
+                        if unit.job.request.cache {
+                            session.forget_logits();
+                            let (bytes, tokens) = (session.bytes(), session.tokens().to_vec());
+                            self.tree.insert(&tokens, session, bytes);
+                        }
+                    }
+                }
+                _ => {
+                    let longest = self.queue.iter().filter(|unit| unit.keeps_session());
+                    let longest = longest.filter_map(|u| Some((u.parked.as_ref()?.stalled?, u)));
+                    match longest.min_by_key(|(since, _)| *since) {
+                        Some((_, other)) => other.fail(ApiError::unread()),
+                        None => unit.fail(ApiError::unread()),
+                    }
+                }
+            }
+        }
+        self.queue.push(unit.client(), unit);
+    }
+
+    /// Gives free slots to those whose turn it is; whether there were any.
+    fn admit(&mut self) -> bool {
+        let mut any = false;
         for id in 0..self.slots.len() {
             if self.slots[id].is_some() {
                 continue;
             }
-            let Some(mut unit) = self.queue.pop_front() else {
-                return;
+            let Some(mut unit) = self.queue.pop(Unit::rank) else {
+                break;
             };
+            any = true;
+            self.given += 1;
+            unit.job.served.store(self.given, Ordering::Relaxed);
             match self.prepare(&mut unit) {
                 Ok(ready) => self.slots[id] = Some(ready.slot(id, unit)),
                 Err(error) => unit.fail(error),
             }
         }
+        any
     }
 
     fn prepare(&mut self, unit: &mut Unit<B>) -> Result<Ready<B>, ApiError> {
-        let codec = self.model.codec();
-        let answer = match &unit.job.request.task {
-            Task::Embed => None,
-            Task::Generate(g) => {
-                let vocab = self.model.config().vocab;
-                Some(Answer::new(g, codec, vocab, unit.choice as u64)?)
-            }
-        };
-        if let Some(session) = unit.ready.take() {
+        if let Some(parked) = unit.parked.take() {
+            let past = parked.past;
+            let session = match parked.session {
+                Some(session) => session,
+                None => {
+                    let tokens = if past.is_empty() {
+                        unit.tokens()
+                    } else {
+                        &past
+                    };
+                    self.begin(unit, tokens)?.0
+                }
+            };
             return Ok(Ready {
-                session,
-                answer,
-                cached: 0,
-                branch: None,
+                next: parked.next,
+                past,
+                cached: parked.cached,
+                scores: parked.scores,
+                last_token: parked.last_token,
+                ..Ready::new(session, parked.answer)
             });
         }
-        let (session, common) = self.begin(unit)?;
+        let (codec, vocab) = (self.model.codec(), self.model.config().vocab);
+        let answer = begin_answer(&unit.job, unit.choice, codec, vocab)?;
+        if let Some(session) = unit.ready.take() {
+            let session = session.lock().unwrap_or_else(PoisonError::into_inner);
+            return Ok(Ready::new(session.clone(), answer));
+        }
+        let (session, common) = self.begin(unit, unit.tokens())?;
         let cached = session.tokens().len();
         Ok(Ready {
-            session,
-            answer,
             cached,
             branch: Some(common).filter(|&c| c >= cached + BRANCH),
+            ..Ready::new(session, answer)
         })
     }
 
     /// A session with as much of the prompt as the tree has, and how much of
     /// it others share.
-    fn begin(&mut self, unit: &Unit<B>) -> Result<(Session<B>, usize), ApiError> {
-        let (tokens, metrics) = (unit.tokens(), &self.shared.metrics);
+    fn begin(&mut self, unit: &Unit<B>, tokens: &[Token]) -> Result<(Session<B>, usize), ApiError> {
+        let metrics = &self.shared.metrics;
         let mut common = 0;
-        if unit.job.request.cache && !self.model.transformer().lane().width_matters() {
+        // Of what is not evaluated there are no logits.
+        let whole = unit.job.request.scores().is_some();
+        if unit.job.request.cache && !whole && !self.model.transformer().lane().width_matters() {
             let found = self.tree.find(tokens, |snapshot| {
                 let mut session = snapshot.clone();
                 if session.tokens() == tokens && session.logits().is_ok() {
@@ -383,11 +373,11 @@ impl<B: Backend> Scheduler<B> {
                 continue;
             }
             slot.stalled = None;
-            if slot.next.is_some() {
+            if slot.missing() > 0 {
+                prompts += 1;
+            } else if slot.next.is_some() {
                 slot.rows = 1;
                 decoding += 1;
-            } else if slot.missing() > 0 {
-                prompts += 1;
             }
         }
         let most = lane.micro_batch().saturating_sub(decoding).max(LEAST);
@@ -398,7 +388,7 @@ impl<B: Backend> Scheduler<B> {
         };
         for slot in self.slots.iter_mut().flatten() {
             let missing = slot.missing();
-            if slot.stalled.is_some() || slot.next.is_some() || missing == 0 {
+            if slot.stalled.is_some() || missing == 0 {
                 continue;
             }
             // There the width of a call is part of the arithmetic.
@@ -420,20 +410,26 @@ impl<B: Backend> Scheduler<B> {
 
     /// The forward pass; `false` if it failed and is to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
+        self.score();
         let mut advances = Vec::new();
         let mut of = Vec::new();
         let mut prompt = false;
         for (i, slot) in self.slots.iter_mut().enumerate() {
-            let Some(slot) = slot.as_mut().filter(|s| s.rows > 0) else {
+            let wanted = slot.as_mut().filter(|s| s.rows > 0 && !s.is_scoring());
+            let Some(slot) = wanted else {
                 continue;
             };
-            let at = slot.session.tokens().len();
+            let (at, missing) = (slot.session.tokens().len(), slot.missing());
+            let target = match slot.past.is_empty() {
+                true => slot.unit.tokens(),
+                false => &slot.past,
+            };
             let (tokens, last) = match &slot.next {
-                Some(token) => (std::slice::from_ref(token), true),
-                None => {
+                Some(token) if missing == 0 => (std::slice::from_ref(token), true),
+                next => {
                     prompt = true;
-                    let tokens = &slot.unit.tokens()[at..at + slot.rows];
-                    (tokens, at + slot.rows == slot.unit.tokens().len())
+                    let end = at + slot.rows;
+                    (&target[at..end], end == target.len() && next.is_none())
                 }
             };
             let want = match (&slot.answer, last) {
@@ -484,6 +480,21 @@ impl<B: Backend> Scheduler<B> {
         false
     }
 
+    /// The part of the pass that is not shared: prompts whose tokens are scored.
+    fn score(&mut self) {
+        for place in &mut self.slots {
+            let Some(slot) = place.as_mut().filter(|s| s.rows > 0 && s.is_scoring()) else {
+                continue;
+            };
+            if let Err(error) = slot.score() {
+                tracing::warn!(%error, "a prompt could not be scored");
+                self.shared.metrics.failed.inc();
+                slot.unit.fail(error);
+                *place = None;
+            }
+        }
+    }
+
     /// What follows from the pass for a slot; whether it stands at the end of
     /// its tokens, so that the next one can be chosen.
     fn after(&mut self, i: usize) -> bool {
@@ -494,6 +505,13 @@ impl<B: Backend> Scheduler<B> {
             return false;
         }
         let rows = std::mem::take(&mut slot.rows);
+        if slot.next.is_some() && rows == 0 {
+            return false;
+        }
+        // What was computed anew counts as nothing: its next token is known.
+        if slot.next.is_some() && slot.session.tokens().len() <= slot.past.len() {
+            return false;
+        }
         if slot.next.take().is_none() {
             self.shared.metrics.prompt_tokens.inc_by(rows as u64);
             let at = slot.session.tokens().len();
@@ -550,13 +568,20 @@ impl<B: Backend> Scheduler<B> {
         if slot.unit.choice > 0 {
             return;
         }
-        for choice in (1..generate.n).rev() {
-            self.queue.push_front(Unit {
-                job: slot.unit.job.clone(),
-                prompt: slot.unit.prompt,
-                choice,
-                ready: Some(slot.session.clone()),
-            });
+        if generate.score {
+            slot.unit.scored = Some(Arc::new(Scored {
+                first: slot.unit.tokens().first().copied().unwrap_or_default(),
+                rest: std::mem::take(&mut slot.scores),
+            }));
+        }
+        if generate.n > 1 {
+            let ready = Arc::new(Mutex::new(slot.session.clone()));
+            for choice in 1..generate.n {
+                let mut unit = Unit::new(slot.unit.job.clone(), slot.unit.prompt, choice);
+                unit.ready = Some(ready.clone());
+                unit.scored = slot.unit.scored.clone();
+                self.queue.push(unit.client(), unit);
+            }
         }
         if slot.unit.job.request.cache && slot.cached < slot.unit.tokens().len() {
             let bytes = slot.session.bytes();
@@ -594,7 +619,7 @@ impl<B: Backend> Scheduler<B> {
             }
             return;
         };
-        let (delta, outcome) = match step {
+        let (mut delta, outcome) = match step {
             Ok(step) => step,
             Err(e) => {
                 metrics.failed.inc();
@@ -613,8 +638,14 @@ impl<B: Backend> Scheduler<B> {
         }
         slot.last_token = now;
         metrics.completion_tokens.inc();
+        delta.prompt = slot.unit.scored.take();
         if !delta.is_empty() {
-            slot.unit.send(Event::Delta { choice, delta });
+            let counts = slot.counts();
+            slot.unit.send(Event::Delta {
+                choice,
+                delta,
+                counts,
+            });
         }
         match outcome {
             Outcome::Next(token) => slot.next = Some(token),
@@ -683,4 +714,27 @@ impl<B: Backend> Scheduler<B> {
             };
         }
     }
+}
+
+/// Whether a choice has to end, for whatever reason; tells and counts it.
+fn ends<B: Backend>(unit: &Unit<B>, unread: bool, now: Instant, metrics: &Metrics) -> bool {
+    let late = now >= unit.job.request.deadline;
+    let told = unit.job.failure.get().is_some();
+    let reason = match (late, unread) {
+        (true, _) => &metrics.timed_out,
+        (_, true) => &metrics.unread,
+        _ => &metrics.cancelled,
+    };
+    if late && !unit.is_dead() {
+        unit.fail(ApiError::deadline());
+    }
+    if unread && !unit.is_dead() {
+        unit.fail(ApiError::unread());
+    }
+    let ends = unit.is_dead();
+    // A request of several choices ends once; the others follow it.
+    if ends && !told {
+        reason.inc();
+    }
+    ends
 }

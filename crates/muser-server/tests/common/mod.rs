@@ -4,7 +4,7 @@
 use muser_cpu::{Cpu, CpuOptions};
 use muser_engine::gguf::Gguf;
 use muser_engine::{Lane, Model};
-use muser_server::{Limits, Options, Server};
+use muser_server::{Limits, Options, Server, UnknownFields};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -53,6 +53,12 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
 }
 
+impl Running {
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
@@ -61,19 +67,42 @@ impl Drop for Running {
     }
 }
 
-pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Running {
-    let options = Options {
+/// A server on one thread, without keys.
+pub(crate) fn start_as(limits: Limits, unknown_fields: UnknownFields, name: &str) -> Running {
+    let server = Server::start(
+        model(1),
+        Options {
+            unknown_fields,
+            model_name: name.to_owned(),
+            ..options(limits, &[])
+        },
+    );
+    running(server.unwrap())
+}
+
+fn options(limits: Limits, keys: &[&str]) -> Options {
+    Options {
         address: "127.0.0.1:0".parse().unwrap(),
         limits,
         api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
         tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
         model_name: "nano".to_owned(),
-    };
-    let server = Server::start(model(threads), options).unwrap();
+        unknown_fields: UnknownFields::Refuse,
+    }
+}
+
+fn running(server: Server) -> Running {
     Running {
         address: server.address(),
         server: Some(server),
     }
+}
+
+pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Running {
+    running(Server::start(model(threads), options(limits, keys)).unwrap())
 }
 
 pub(crate) fn start() -> Running {
@@ -130,7 +159,7 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
 
 pub(crate) fn head(method: &str, path: &str, headers: &str, length: usize) -> String {
     format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\
          Content-Length: {length}\r\n\r\n"
     )
 }

@@ -223,7 +223,9 @@ fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
             .name("chat-template".into())
             .stack_size(STACK)
             .spawn_scoped(scope, work)
-            .map_err(|error| failed(format!("no thread to render on: {error}")))?;
+            .map_err(|error| Error::NoThread {
+                reason: error.to_string(),
+            })?;
         thread
             .join()
             .unwrap_or_else(|_| Err(failed("the template engine failed".into())))

@@ -3,7 +3,6 @@
 use crate::cli::Common;
 use crate::{load, output, prompt, token_list};
 use clap::Args;
-use std::io::Write as _;
 use std::path::Path;
 
 /// Turns token ids into text.
@@ -30,10 +29,6 @@ pub(crate) fn run(common: &Common, args: &DetokenizeArgs) -> anyhow::Result<()> 
         None => token_list::parse("standard input", &prompt::text_file(Path::new("-"))?)?,
     };
     let text = tokenizer.decode(&ids, args.special)?;
-    if text.ends_with('\n') {
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        return Ok(out.flush()?);
-    }
-    Ok(output::line(format_args!("{text}"))?)
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    Ok(output::content(&format!("{text}{end}"))?)
 }

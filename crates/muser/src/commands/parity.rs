@@ -3,9 +3,9 @@
 use crate::cli::{Common, LaneArg};
 use crate::commands::logits::{calls, score};
 use crate::exit::Usage;
-use crate::output::{self, OutFile};
+use crate::output::{self, OutFile, note};
 use crate::receipt::{Logits, Model, Receipt};
-use crate::{backend, load, token_list};
+use crate::{backend, input, load, token_list};
 use anyhow::Context as _;
 use clap::{ArgGroup, Args};
 use muser_ops::Backend as _;
@@ -62,7 +62,7 @@ pub(crate) struct ParityArgs {
     force: bool,
 }
 
-/// Logits that are not the receipt's.
+/// Logits that are not the receipt's, or receipts that could not be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} of {1} receipts do not hold")]
 struct Broken(usize, usize);
@@ -78,7 +78,11 @@ pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
     }
     let mut broken = 0;
     for path in &args.receipt {
-        let held = check(common, path).with_context(|| format!("{}", path.display()))?;
+        // One that cannot be checked says nothing of those after it.
+        let held = check(common, path).unwrap_or_else(|e| {
+            note(format_args!("{}: not checked: {e:#}", path.display()));
+            false
+        });
         broken += usize::from(!held);
     }
     match broken {
@@ -149,7 +153,7 @@ fn record(common: &Common, args: &ParityArgs, path: &Path) -> anyhow::Result<()>
         None => None,
         Some(path) => {
             let what = || format!("{} is no JSON file of facts", path.display());
-            let text = std::fs::read_to_string(path).with_context(what)?;
+            let text = input::text(path, input::MOST_RECEIPT).with_context(what)?;
             Some(serde_json::from_str(&text).with_context(what)?)
         }
     };
@@ -177,7 +181,7 @@ fn record(common: &Common, args: &ParityArgs, path: &Path) -> anyhow::Result<()>
     let mut file = OutFile::create(path, args.force)?;
     file.write_all(receipt.text()?.as_bytes())?;
     file.finish()?;
-    output::note(format_args!("{} written", path.display()));
+    note(format_args!("{} written", path.display()));
     Ok(())
 }
 

@@ -35,7 +35,12 @@ pub(crate) struct PerplexityArgs {
     #[arg(long)]
     json_lines: bool,
     /// The field of each object that holds the text
-    #[arg(long, value_name = "NAME", default_value = "text")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "text",
+        allow_hyphen_values = true
+    )]
     field: String,
     /// The longest piece in tokens; without it, the model's context
     #[arg(long, value_name = "N")]

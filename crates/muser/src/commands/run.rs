@@ -9,7 +9,7 @@ use crate::{interrupt, prompt, token_list};
 use clap::Args;
 use muser_engine::{Event, GenerateOptions, Generation, StopReason, Token, generate};
 use muser_text::Message;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,7 +29,9 @@ Examples:
   muser run --json -n 50 | jq .timings
 
 --json prints one object when all is done: model, prompt_tokens, tokens, text,
-stop (end, stop, length, cancelled), seed, and timings in seconds.")]
+stop (end, stop, length, context, cancelled), seed, and timings in seconds. A
+context that is full (exit code 1) and Ctrl-C (130) print it too, with what there
+is; without -n, a full context is the length that was asked for.")]
 pub(crate) struct RunArgs {
     /// The prompt; `-` is standard input
     #[arg(value_name = "PROMPT")]
@@ -47,7 +49,12 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     chat: bool,
     /// A system message before the prompt
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens"])]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        conflicts_with_all = ["raw", "tokens"],
+        allow_hyphen_values = true
+    )]
     system: Option<String>,
     /// The most tokens to generate, those of an answer's hidden header (about
     /// five) among them; without it, until the model ends its answer or the
@@ -55,7 +62,7 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
     /// End before this text. May be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
     /// Positions of the context; without it, the model's own number
     #[arg(long, value_name = "N")]
@@ -155,10 +162,13 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
             Timings::of(&loaded, &generation, true)
         ));
     }
-    if generation.reason == StopReason::Cancelled {
-        return Err(Interrupted.into());
+    match generation.reason {
+        StopReason::Cancelled => Err(Interrupted.into()),
+        StopReason::ContextFull { needed, context } => {
+            Err(muser_engine::Error::ContextFull { needed, context }.into())
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn is_chat(args: &RunArgs, loaded: &Loaded) -> bool {
@@ -227,9 +237,7 @@ impl Sink {
     }
 
     fn write(&mut self, text: &str) {
-        let mut out = io::stdout().lock();
-        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        if let (Err(e), None) = (written, &self.error) {
+        if let (Err(e), None) = (output::content(text), &self.error) {
             self.error = Some(e);
             interrupt::FLAG.store(true, std::sync::atomic::Ordering::Relaxed);
         }

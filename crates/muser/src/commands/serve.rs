@@ -3,15 +3,19 @@
 use crate::cli::Common;
 use crate::exit::Usage;
 use crate::load::{self, Loaded};
-use crate::{interrupt, output};
+use crate::log::{Flush, Log};
+use crate::{input, interrupt, output};
 use anyhow::Context as _;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use muser_server::{Limits, Options, Server, StartError, TlsFiles};
+use muser_server::{JsonLimits, Limits, Options, Server, StartError, TlsFiles, UnknownFields};
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 /// Serve the model over HTTP, compatible with OpenAI's API.
@@ -27,9 +31,11 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
-SIGTERM or Ctrl-C accepts no more requests and lets running answers end.
+SIGTERM or Ctrl-C accepts no more requests and lets running answers end; SIGHUP
+reads the files of keys and certificate anew.
 Logs go to standard error, without the text of prompts; MUSER_LOG filters them
-(MUSER_LOG=debug).")]
+(MUSER_LOG=debug). Lines that cannot be written at once are lost and counted in
+/metrics.")]
 pub(crate) struct ServeArgs {
     /// Address to listen on; one that others can reach needs key and certificate
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS")]
@@ -43,13 +49,13 @@ pub(crate) struct ServeArgs {
     /// Positions of an answer with its prompt; without it, up to 8192
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
-    /// Answers that may wait; beyond, requests are refused with 429
+    /// Requests of a client that may wait; beyond, they are refused with 429
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
     /// Memory of the prefix cache in MiB; 0 keeps none
     #[arg(long, default_value_t = 1024, value_name = "N")]
     cache_mib: u64,
-    /// File of API keys, one a line; requests have to carry one
+    /// File of API keys, one a line, # begins a comment; requests have to carry one
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Certificate chain in PEM, for HTTPS
@@ -59,17 +65,90 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// The model's name in requests and answers; without it, the file's own
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     name: Option<String>,
-    /// The longest that a request may take, in seconds
-    #[arg(long, default_value_t = 600, value_name = "N")]
+    /// A host name that requests may give without API keys, beside localhost
+    #[arg(long, value_name = "HOST", help_heading = "Who may ask")]
+    allow_host: Vec<String>,
+    /// An origin whose pages browsers may let ask, such as https://app.example
+    #[arg(long, value_name = "ORIGIN", help_heading = "Who may ask")]
+    allow_origin: Vec<String>,
+    /// The longest that a request may take, in seconds, 1 to 86400
+    #[arg(long, default_value_t = 600, value_name = "N", value_parser = seconds())]
     timeout: u64,
-    /// How long running answers may take after SIGTERM, in seconds
-    #[arg(long, default_value_t = 30, value_name = "N")]
+    /// How long running answers may take after SIGTERM, in seconds, 1 to 86400
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = seconds())]
     grace: u64,
+    /// What becomes of fields of a request that are not known
+    #[arg(long, value_enum, default_value_t = Unknown::Refuse)]
+    unknown_fields: Unknown,
+    #[command(flatten)]
+    bounds: Bounds,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t = LogForm::Text)]
     log: LogForm,
+}
+
+/// What requests may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bounds of requests")]
+struct Bounds {
+    /// Memory of requests and unfinished answers in MiB; a client gets what it
+    /// leaves free of it, one request half
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    memory_mib: u64,
+    /// Bytes of a body in MiB
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    max_body_mib: usize,
+    /// Objects and arrays within each other
+    #[arg(long, default_value_t = JsonLimits::default().depth, value_name = "N")]
+    max_json_depth: usize,
+    /// Values and names of a body
+    #[arg(long, default_value_t = JsonLimits::default().nodes, value_name = "N")]
+    max_json_values: usize,
+    /// Bytes of a string in KiB
+    #[arg(long, default_value_t = JsonLimits::default().string_bytes >> 10, value_name = "N")]
+    max_string_kib: usize,
+    /// Bytes of a name of a field
+    #[arg(long, default_value_t = JsonLimits::default().name_bytes, value_name = "N")]
+    max_name: usize,
+    /// Messages of a conversation
+    #[arg(long, default_value_t = JsonLimits::default().messages, value_name = "N")]
+    max_messages: usize,
+    /// Tools of a request
+    #[arg(long, default_value_t = JsonLimits::default().tools, value_name = "N")]
+    max_tools: usize,
+    /// Connections at once; beyond, one that waits for its client is closed
+    #[arg(long, default_value_t = Limits::default().connections, value_name = "N")]
+    connections: usize,
+    /// Seconds for a head, and for a body beside what its rate allows
+    #[arg(long, default_value_t = 30, value_name = "N", value_parser = seconds())]
+    read_timeout: u64,
+    /// Bytes a second that a body has to come with after that time; 0 asks for
+    /// all of it by then
+    #[arg(long, default_value_t = Limits::default().body_rate, value_name = "N")]
+    min_body_rate: u64,
+    /// Seconds that a connection may be idle
+    #[arg(long, default_value_t = 75, value_name = "N", value_parser = seconds())]
+    idle_timeout: u64,
+    /// Seconds that a stream may be left unread
+    #[arg(long, default_value_t = 60, value_name = "N", value_parser = seconds())]
+    unread_timeout: u64,
+}
+
+/// Seconds of a duration: none is not a duration, and sums with the clock have
+/// to fit it.
+fn seconds() -> RangedU64ValueParser<u64> {
+    RangedU64ValueParser::new().range(1..=86_400)
+}
+
+/// What becomes of unknown fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Unknown {
+    /// 400, with the field's name
+    Refuse,
+    /// As if they were not there
+    Ignore,
 }
 
 /// Forms of the logs.
@@ -88,14 +167,16 @@ const CONTEXT: usize = 8192;
 /// Does it.
 pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
-    let options = options(args, &loaded)?;
-    log(args.log, common.quiet);
+    let dropped = Arc::new(AtomicU64::new(0));
+    let options = options(args, &loaded, dropped.clone())?;
+    let _flush = log(args.log, common.quiet, dropped)?;
     interrupt::set_mode(interrupt::Mode::Once);
     let scheme = if options.tls.is_some() {
         "https"
     } else {
         "http"
     };
+    let signals = Signals::new()?;
     let server = match Server::start(loaded.model.clone(), options) {
         Ok(server) => server,
         Err(
@@ -105,17 +186,46 @@ pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
         ) => return Err(Usage(e.to_string()).into()),
         Err(e) => return Err(e.into()),
     };
-    output::line(format_args!("listening on {scheme}://{}", server.address()))?;
-    wait()?;
+    let address = server.address();
+    if let Err(error) = output::line(format_args!("listening on {scheme}://{address}")) {
+        // Nobody reads where it listens, which is no reason not to.
+        tracing::warn!(%error, %address, "listening; standard output is closed");
+    }
+    signals.wait(|| reload(&server, args.api_key_file.as_deref()));
     tracing::info!("shutting down: running answers end first");
     server.shutdown();
     Ok(())
 }
 
-fn options(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<Options> {
+/// Reads the files of keys and certificate anew; what cannot be used changes
+/// nothing.
+fn reload(server: &Server, keys: Option<&Path>) {
+    let keys = keys.map(self::keys).transpose();
+    let done = keys.and_then(|keys| Ok(server.reload(keys)?));
+    match done {
+        Ok(()) => tracing::info!("keys and certificate are read anew"),
+        Err(error) => {
+            let error = format!("{error:#}");
+            tracing::error!(error, "keys and certificate stay as they were");
+        }
+    }
+}
+
+fn options(
+    args: &ServeArgs,
+    loaded: &Loaded,
+    log_dropped: Arc<AtomicU64>,
+) -> anyhow::Result<Options> {
+    let bounds = &args.bounds;
+    let bytes = |name: &str, number: u64, unit: u64| {
+        let bytes = number.checked_mul(unit);
+        bytes.ok_or_else(|| Usage(format!("--{name} is too large")))
+    };
+    let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let body = bytes("max-body-mib", bounds.max_body_mib as u64, 1 << 20)?;
+    let string = bytes("max-string-kib", bounds.max_string_kib as u64, 1 << 10)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
-    let cache_bytes = args.cache_mib.checked_mul(1 << 20);
-    let cache_bytes = cache_bytes.ok_or_else(|| Usage("--cache-mib is too large".to_owned()))?;
+    let cache_bytes = bytes("cache-mib", args.cache_mib, 1 << 20)?;
     Ok(Options {
         address: SocketAddr::new(args.host, args.port),
         limits: Limits {
@@ -125,13 +235,35 @@ fn options(args: &ServeArgs, loaded: &Loaded) -> anyhow::Result<Options> {
                 .unwrap_or_else(|| loaded.model.config().context.min(CONTEXT)),
             queue: args.queue,
             cache_bytes,
+            body_bytes: count(body),
+            connections: bounds.connections,
+            memory_bytes: bytes("memory-mib", bounds.memory_mib, 1 << 20)?,
+            json: JsonLimits {
+                depth: bounds.max_json_depth,
+                nodes: bounds.max_json_values,
+                string_bytes: count(string),
+                name_bytes: bounds.max_name,
+                messages: bounds.max_messages,
+                tools: bounds.max_tools,
+                ..JsonLimits::default()
+            },
             request_time: Duration::from_secs(args.timeout),
+            read_time: Duration::from_secs(bounds.read_timeout),
+            body_rate: bounds.min_body_rate,
+            idle_time: Duration::from_secs(bounds.idle_timeout),
+            stall_time: Duration::from_secs(bounds.unread_timeout),
             grace: Duration::from_secs(args.grace),
-            ..Limits::default()
         },
+        allowed_hosts: args.allow_host.clone(),
+        allowed_origins: args.allow_origin.clone(),
+        log_dropped: Some(log_dropped),
         api_keys: args.api_key_file.as_deref().map_or(Ok(Vec::new()), keys)?,
         tls: tls.map(|(certificates, key)| TlsFiles { certificates, key }),
         model_name: args.name.clone().unwrap_or_else(|| name(loaded)),
+        unknown_fields: match args.unknown_fields {
+            Unknown::Refuse => UnknownFields::Refuse,
+            Unknown::Ignore => UnknownFields::Ignore,
+        },
     })
 }
 
@@ -151,48 +283,101 @@ fn name(loaded: &Loaded) -> String {
 
 /// Keys of a file; at least one, or it would open the server to everybody.
 fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
-    let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
-    let keys: Vec<String> = lines.map(str::to_owned).collect();
+    let text = input::text(path, input::MOST_KEYS)?;
+    let keys = key_lines(&text);
     if keys.is_empty() {
         return Err(Usage(format!("{}: expected a key, found none", path.display())).into());
     }
     Ok(keys)
 }
 
-fn log(form: LogForm, quiet: bool) {
+/// The lines that are keys: neither empty nor comments, and without the mark
+/// that some editors begin a file with.
+fn key_lines(text: &str) -> Vec<String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|l| !l.is_empty() && !l.starts_with('#'));
+    lines.map(str::to_owned).collect()
+}
+
+/// Starts the log; the value is to live as long as lines are written.
+fn log(form: LogForm, quiet: bool, dropped: Arc<AtomicU64>) -> anyhow::Result<Flush> {
     let default = if quiet { "error" } else { "info" };
     let filter = EnvFilter::try_from_env("MUSER_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let out = std::io::stderr();
+    let ansi = out.is_terminal();
+    let (log, flush) = Log::start(out, dropped).context("no thread for the log")?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_ansi(ansi)
+        .with_writer(log);
     // A second subscriber is none: the first one goes on.
     let _ = match form {
         LogForm::Text => builder.try_init(),
         LogForm::Json => builder.json().try_init(),
     };
+    // What panics is caught and answered with 500; its words go the same way as
+    // other lines, not to an output that may be stuck.
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let what = panic.payload_as_str().unwrap_or("no text");
+        tracing::error!(place, what, "a panic");
+    }));
+    Ok(flush)
 }
 
-/// Until SIGTERM or Ctrl-C.
-fn wait() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("no runtime to wait with")?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
-        let mut tick = tokio::time::interval(Duration::from_millis(100));
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = tick.tick() => {
-                    if interrupt::raised() {
-                        return Ok(());
+/// The signals that end the server or have it read its files anew. Listened to
+/// before it starts: one that comes early is not lost.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("no runtime to wait with")?;
+        let guard = runtime.enter();
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be handled")?;
+        let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be handled")?;
+        drop(guard);
+        Ok(Self {
+            runtime,
+            terminate,
+            hangup,
+        })
+    }
+
+    /// Until SIGTERM or Ctrl-C.
+    fn wait(mut self, mut reload: impl FnMut()) {
+        self.runtime.block_on(async {
+            let mut tick = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                tokio::select! {
+                    _ = self.terminate.recv() => return,
+                    _ = self.hangup.recv() => reload(),
+                    _ = tick.tick() => {
+                        if interrupt::raised() {
+                            return;
+                        }
                     }
                 }
             }
-        }
-    })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_lines_without_comments_and_marks() {
+        let text = "\u{feff}first key of some\r\n\n  # a comment\n second key of some \n#third";
+        assert_eq!(key_lines(text), ["first key of some", "second key of some"]);
+        assert!(key_lines("\u{feff}#\n").is_empty());
+    }
 }

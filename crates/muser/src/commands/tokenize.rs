@@ -31,18 +31,39 @@ pub(crate) struct TokenizeArgs {
     /// Do not start with the start token
     #[arg(long)]
     no_bos: bool,
-    /// One token a line: its id and its text
+    /// One token a line: its id and its text, bytes as \xHH where it is a part
+    /// of a character
     #[arg(long)]
     pieces: bool,
-    /// Print JSON: an array of ids, or with --pieces of objects
+    /// Print JSON: an array of ids, or with --pieces of objects, whose `text` is
+    /// null, and `bytes` there, where a token is a part of a character
     #[arg(long)]
     json: bool,
 }
 
+/// A token: its text, or its bytes where it is a part of a character.
 #[derive(serde::Serialize)]
 struct Piece {
     id: Token,
-    text: String,
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<Vec<u8>>,
+}
+
+impl std::fmt::Display for Piece {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:>7}  ", self.id)?;
+        if let Some(text) = &self.text {
+            return write!(f, "{text:?}");
+        }
+        let each = self.bytes.iter().flatten();
+        write!(
+            f,
+            "\"{}\"",
+            each.map(|byte| format!("\\x{byte:02x}"))
+                .collect::<String>()
+        )
+    }
 }
 
 /// Does it.
@@ -70,7 +91,7 @@ pub(crate) fn run(common: &Common, args: &TokenizeArgs) -> anyhow::Result<()> {
         }
         (true, false) => {
             for piece in pieces(&tokenizer, &ids) {
-                output::line(format_args!("{:>7}  {:?}", piece.id, piece.text))?;
+                output::line(format_args!("{piece}"))?;
             }
             Ok(())
         }
@@ -78,11 +99,13 @@ pub(crate) fn run(common: &Common, args: &TokenizeArgs) -> anyhow::Result<()> {
 }
 
 fn pieces(tokenizer: &Tokenizer, ids: &[Token]) -> Vec<Piece> {
-    let text = |id| String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
-    ids.iter()
-        .map(|&id| Piece {
-            id,
-            text: text(id).into_owned(),
-        })
-        .collect()
+    let piece = |&id: &Token| {
+        let bytes = tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+        let (text, bytes) = match String::from_utf8(bytes) {
+            Ok(text) => (Some(text), None),
+            Err(e) => (None, Some(e.into_bytes())),
+        };
+        Piece { id, text, bytes }
+    };
+    ids.iter().map(piece).collect()
 }

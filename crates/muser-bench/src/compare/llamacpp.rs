@@ -1,0 +1,74 @@
+//! llama.cpp as a side: the comparator's `bench` server.
+
+use super::side::{Answer, Chain, Side};
+use crate::reference::{Process, check};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Stdio;
+
+/// llama.cpp as a side: a running `bench` server.
+pub(super) struct Reference {
+    pub(super) process: Process,
+    /// Facts of its build: version, compiler, features.
+    pub(super) info: Value,
+    /// Its message when the model is loaded: times, parameters, memory.
+    pub(super) ready: Value,
+}
+
+/// Returns the command line of the `bench` server. The context is at least 512:
+/// a smaller one would cut the micro-batch of llama.cpp.
+pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<String> {
+    let mut args = vec![
+        "bench".to_owned(),
+        "--model".to_owned(),
+        model.display().to_string(),
+        "--context".to_owned(),
+        context.next_multiple_of(256).max(512).to_string(),
+    ];
+    args.extend(swa_full.then(|| "--swa-full".to_owned()));
+    args
+}
+
+impl Reference {
+    /// Starts the server on a model and sends it the tokens.
+    ///
+    /// # Errors
+    /// It does not start or is not what was asked for: the environment can
+    /// change llama.cpp's routes at run time.
+    pub(super) fn start(
+        program: &Path,
+        profile: &str,
+        args: &[String],
+        tokens: &[u32],
+    ) -> Result<Self, String> {
+        let mut process = Process::start(program, args, Stdio::inherit())?;
+        let info = process.line()?;
+        check(&info, profile)?;
+        let ready = process.reply()?;
+        process.ask(&json!({ "tokens": tokens }), &[])?;
+        Ok(Self {
+            process,
+            info,
+            ready,
+        })
+    }
+
+    /// Describes the comparator in one line: version and compiler.
+    pub(super) fn describe(&self) -> String {
+        let text = |v: &Value| v.as_str().unwrap_or("?").to_owned();
+        format!(
+            "{} {}, ggml {}, {}",
+            text(&self.info["crate"]["name"]),
+            text(&self.info["crate"]["version"]),
+            text(&self.info["ggml"]["version"]),
+            text(&self.info["build"]["compiler"]["cxx"]),
+        )
+    }
+}
+
+impl Side for Reference {
+    fn run(&mut self, chain: &Chain) -> Result<Answer, String> {
+        let reply = self.process.ask(&chain.json(), &[])?;
+        Answer::parse(&reply)
+    }
+}

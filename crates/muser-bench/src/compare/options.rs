@@ -1,0 +1,276 @@
+//! The options of `compare`.
+
+use crate::level;
+use muser_ops::Profile;
+use std::path::{Path, PathBuf};
+
+/// Largest number of tokens in the calls of one sample: the rings of sliding
+/// layers, muser's and llama.cpp's, then still hold the window when the sample
+/// is rewound. A single call may be longer.
+pub(super) const REACH: usize = 256;
+
+/// What to time against llama.cpp.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct Options {
+    /// Model file, GGUF; without it, the model of this repository
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// Time against this build of llama.cpp only, llamacpp-avx2 or
+    /// llamacpp-avx512; without it, against every one that the machine can run
+    #[arg(long, value_name = "NAME")]
+    profile: Option<Profile>,
+    /// Tokens of a call, widths to time
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = positive,
+          default_values_t = [1, 2, 4, 8, 16, 32, 256])]
+    widths: Vec<usize>,
+    /// Positions stored before a call, depths to time
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = number,
+          default_values_t = [0])]
+    depths: Vec<usize>,
+    /// Threads of each side; without it, as many as the machine has. Decode is
+    /// timed on one thread as well
+    #[arg(long, value_name = "N", value_parser = positive)]
+    threads: Option<usize>,
+    /// Rounds; a round is a sample of each side
+    #[arg(long, value_name = "N", value_parser = positive, default_value_t = 5)]
+    pub(super) rounds: usize,
+    /// Milliseconds that a sample takes about
+    #[arg(long, value_name = "MS", value_parser = positive, default_value_t = 500)]
+    sample: usize,
+    /// Rounds of opening the file anew; 0 leaves that out
+    #[arg(long, value_name = "N", value_parser = number, default_value_t = 3)]
+    pub(super) open_rounds: usize,
+    /// Let llama.cpp's sliding layers keep every position
+    #[arg(long)]
+    pub(super) swa_full: bool,
+    /// Write a record of this name to benches/records
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(super) record: Option<String>,
+}
+
+/// One configuration that is timed on each side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) threads: usize,
+    pub(super) depth: usize,
+    pub(super) width: usize,
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        // Far above any model's context, and no product of two overflows.
+        Ok(n) if n <= 1 << 24 => Ok(n),
+        _ => Err(format!("expected a number up to {}", 1 << 24)),
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match number(text)? {
+        0 => Err("expected a number from 1".to_owned()),
+        n => Ok(n),
+    }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match text.chars().all(fits) && !text.is_empty() {
+        true => Ok(text.to_owned()),
+        false => Err("expected lower-case letters, digits and hyphens".to_owned()),
+    }
+}
+
+fn ascending(list: &[usize]) -> Vec<usize> {
+    let mut list = list.to_vec();
+    list.sort_unstable();
+    list.dedup();
+    list
+}
+
+impl Options {
+    /// Returns the model file; `root` is the repository.
+    pub(super) fn model(&self, root: &Path) -> PathBuf {
+        let own = || root.join("models/glimmer-nano-2-q4_k_m.gguf");
+        self.model.clone().unwrap_or_else(own)
+    }
+
+    /// Returns the profiles to time against.
+    ///
+    /// # Errors
+    /// The machine cannot run the profile that was asked for, or none at all.
+    pub(super) fn profiles(&self) -> Result<Vec<Profile>, String> {
+        let Some(profile) = self.profile else {
+            let able = |p: &Profile| level(*p).is_available();
+            let all: Vec<Profile> = Profile::ALL.into_iter().filter(able).collect();
+            return match all.is_empty() {
+                true => Err("no profile: this machine lacks AVX2".to_owned()),
+                false => Ok(all),
+            };
+        };
+        match level(profile).missing()[..] {
+            [] => Ok(vec![profile]),
+            ref missing => Err(format!(
+                "--profile {profile}: this machine lacks {}",
+                missing.join(", ")
+            )),
+        }
+    }
+
+    /// Returns the widths, ascending, each once.
+    pub(super) fn widths(&self) -> Vec<usize> {
+        ascending(&self.widths)
+    }
+
+    /// Returns the number of threads of each side.
+    pub(super) fn threads(&self) -> usize {
+        let all = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(all)
+    }
+
+    /// Returns the target length of a sample in seconds.
+    pub(super) fn sample(&self) -> f64 {
+        self.sample as f64 / 1e3
+    }
+
+    /// Returns the configurations by depth, then width. Decode on one thread
+    /// comes first, and at the smallest depth only: muser has a context for
+    /// each number of threads, which would have to be filled up to the depth.
+    pub(super) fn points(&self) -> Vec<Point> {
+        let (widths, threads) = (self.widths(), self.threads());
+        let mut points = Vec::new();
+        for (i, depth) in ascending(&self.depths).into_iter().enumerate() {
+            for &width in &widths {
+                let alone = i == 0 && width == 1 && threads > 1;
+                for threads in [alone.then_some(1), Some(threads)].into_iter().flatten() {
+                    points.push(Point {
+                        threads,
+                        depth,
+                        width,
+                    });
+                }
+            }
+        }
+        points
+    }
+
+    /// Returns the number of positions that the calls need, within the context
+    /// of the model.
+    ///
+    /// # Errors
+    /// The widest call at the greatest depth does not fit the context.
+    pub(super) fn positions(&self, context: usize) -> Result<usize, String> {
+        let deepest = self.depths.iter().copied().max().unwrap_or(0);
+        let widest = self.widths.iter().copied().max().unwrap_or(1);
+        match deepest + widest {
+            n if n > context => Err(format!(
+                "depth {deepest} and width {widest}: the model's context is {context}"
+            )),
+            _ => Ok((deepest + widest.max(REACH)).min(context)),
+        }
+    }
+}
+
+/// Returns the number of calls in a chain and of chains in a sample, for calls
+/// that take `seconds` each.
+pub(super) fn calls(seconds: f64, sample: f64, width: usize, room: usize) -> (usize, usize) {
+    let wanted = (sample / seconds.max(1e-9)).ceil().clamp(1.0, 1e6) as usize;
+    let most = (REACH.min(room) / width.max(1)).max(1);
+    let calls = wanted.min(most);
+    // Noise comes in bursts: for a tiny model, more than a few dozen chains add
+    // no information.
+    (calls, wanted.div_ceil(calls).min(32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(words: &[&str]) -> Result<Options, String> {
+        let line = Line::try_parse_from([&["compare"], words].concat());
+        line.map(|l| l.options).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn words_are_taken_or_refused_by_name() {
+        let words = "--model m.gguf --widths 8,1,8 --depths 512,0 --threads 3 --rounds 7 \
+                     --sample 250 --open-rounds 0 --record nano-1 --swa-full";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let o = parse(&words).unwrap();
+        let root = Path::new("/r");
+        assert_eq!(o.model(root), Path::new("m.gguf"));
+        assert_eq!(
+            (o.widths(), ascending(&o.depths)),
+            (vec![1, 8], vec![0, 512])
+        );
+        assert_eq!((o.threads(), o.rounds, o.open_rounds), (3, 7, 0));
+        assert!(o.sample() == 0.25 && o.swa_full && o.record.as_deref() == Some("nano-1"));
+        let plain = parse(&[]).unwrap();
+        assert!(
+            plain
+                .model(root)
+                .ends_with("models/glimmer-nano-2-q4_k_m.gguf")
+        );
+        assert_eq!(plain.widths(), [1, 2, 4, 8, 16, 32, 256]);
+        assert!(!plain.swa_full && plain.record.is_none());
+        for bad in [
+            &["--widths"][..],
+            &["--widths", "0"],
+            &["--widths", "1,,2"],
+            &["--depths=-1"],
+            &["--depths", "99999999999"],
+            &["--threads", "0"],
+            &["--rounds", "0"],
+            &["--record", "a/b"],
+            &["--record", ""],
+            &["--profile", "llamacpp-sse"],
+            &["--quick", "1"],
+            &["model.gguf"],
+        ] {
+            let error = parse(bad).unwrap_err();
+            let word = bad[0].trim_end_matches("=-1");
+            assert!(error.contains(word), "{bad:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_thread_is_for_decode_at_the_smallest_depth() {
+        let words = "--widths 1,4 --depths 0,64 --threads 2".split(' ');
+        let o = parse(&words.collect::<Vec<_>>()).unwrap();
+        let points = o.points().into_iter();
+        let points: Vec<_> = points.map(|p| (p.threads, p.depth, p.width)).collect();
+        assert_eq!(
+            points,
+            [(1, 0, 1), (2, 0, 1), (2, 0, 4), (2, 64, 1), (2, 64, 4)]
+        );
+        let one = parse(&["--threads", "1"]).unwrap();
+        assert_eq!(one.points().len(), one.widths().len());
+    }
+
+    #[test]
+    fn positions_stay_within_the_context() {
+        let o = parse(&["--widths", "1,32", "--depths", "0,1000"]).unwrap();
+        assert_eq!(o.positions(2048), Ok(1256));
+        assert_eq!(o.positions(1100), Ok(1100));
+        assert!(o.positions(1031).is_err());
+        let wide = parse(&["--widths", "700"]).unwrap();
+        assert_eq!(wide.positions(2048), Ok(700));
+    }
+
+    #[test]
+    fn samples_are_long_enough_and_reach_no_further_than_they_may() {
+        assert_eq!(calls(0.1, 0.5, 1, 256), (5, 1));
+        assert_eq!(calls(6.0, 0.5, 256, 256), (1, 1));
+        // Half a millisecond a token: four chains of 256.
+        assert_eq!(calls(5e-4, 0.5, 1, 4096), (256, 4));
+        assert_eq!(calls(0.02, 0.5, 256, 4096), (1, 25));
+        // The end of the context.
+        assert_eq!(calls(0.1, 0.5, 4, 9), (2, 3));
+        assert_eq!(calls(0.0, 0.5, 512, 512), (1, 32));
+    }
+}

@@ -1,0 +1,141 @@
+//! The options of `parity`.
+
+use muser_cpu::Level;
+use muser_ops::Profile;
+
+/// What to compare with llama.cpp.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct Options {
+    /// Compare with this build of llama.cpp only, llamacpp-avx2 or
+    /// llamacpp-avx512; without it, with every one that the machine can run
+    #[arg(long, value_name = "NAME")]
+    profile: Option<Profile>,
+    /// Seed of the random inputs
+    #[arg(long, value_name = "N", default_value_t = 20_260_101)]
+    pub(super) seed: u64,
+    /// Take a selection that needs minutes instead of the whole grid
+    #[arg(long)]
+    pub(super) quick: bool,
+    /// Compare one subject only; without it, both, the oracle in small cases
+    #[arg(long, value_name = "SUBJECT")]
+    subject: Option<SubjectKind>,
+    /// Compare the CPU backend at this level only: scalar, avx2 or avx512
+    #[arg(long, value_name = "NAME")]
+    level: Option<Level>,
+    /// Take only the groups whose name holds this text: project/q4_k,
+    /// attention, model/nano, ...
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    only: String,
+}
+
+/// A kind of backend that is compared with llama.cpp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum SubjectKind {
+    /// The CPU backend, at every level that the machine has.
+    Cpu,
+    /// The scalar oracle of the pinned lane.
+    Oracle,
+}
+
+impl Options {
+    /// Returns the profiles to compare with.
+    pub(super) fn profiles(&self) -> Vec<Profile> {
+        self.profile.map_or(Profile::ALL.to_vec(), |p| vec![p])
+    }
+
+    /// Returns whether the group of this name was asked for.
+    pub(super) fn takes(&self, group: &str) -> bool {
+        group.contains(&self.only)
+    }
+
+    /// Returns whether the oracle is compared. `--level` selects the CPU
+    /// backend alone.
+    pub(super) fn oracle(&self) -> bool {
+        match self.subject {
+            Some(SubjectKind::Oracle) => true,
+            Some(SubjectKind::Cpu) => false,
+            None => self.level.is_none(),
+        }
+    }
+
+    /// Returns the levels at which the CPU backend is compared, the lowest
+    /// first; none if only the oracle was asked for.
+    ///
+    /// # Errors
+    /// The machine lacks the level that was asked for, or `--level` was given
+    /// for the oracle, which has no levels.
+    pub(super) fn levels(&self) -> Result<Vec<Level>, String> {
+        match (self.subject, self.level) {
+            (Some(SubjectKind::Oracle), None) => Ok(Vec::new()),
+            (Some(SubjectKind::Oracle), Some(_)) => {
+                Err("--level is of the CPU backend: not with --subject oracle".to_owned())
+            }
+            (Some(SubjectKind::Cpu) | None, None) => Ok(Level::available()),
+            (Some(SubjectKind::Cpu) | None, Some(level)) if level.is_available() => Ok(vec![level]),
+            (Some(SubjectKind::Cpu) | None, Some(level)) => {
+                let missing = level.missing().join(", ");
+                Err(format!(
+                    "level {level} needs {missing}, which this machine lacks"
+                ))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(words: &[&str]) -> Result<Options, String> {
+        let line = Line::try_parse_from([&["parity"], words].concat());
+        line.map(|l| l.options).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn words_are_taken_or_refused_by_name() {
+        let all = parse(&[]).unwrap();
+        assert!(all.oracle() && !all.quick && all.takes("rope"));
+        assert_eq!(all.profiles(), Profile::ALL);
+        assert_eq!(all.levels().unwrap(), Level::available());
+        let words = "--profile llamacpp-avx2 --seed 7 --quick --only model";
+        let some = parse(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        assert_eq!(some.profiles(), [Profile::LlamaCppAvx2]);
+        assert!(some.seed == 7 && some.quick && some.takes("model/nano") && !some.takes("rope"));
+        for bad in [
+            &["--seed"][..],
+            &["--seed", "x"],
+            &["--fast", "1"],
+            &["--profile", "llamacpp-sse"],
+            &["--level", "sse"],
+            &["--subject", "gpu"],
+            &["--subject", "cpu", "--subject", "oracle"],
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert!(error.contains(bad[0]), "{bad:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_level_is_of_the_cpu_backend() {
+        let one = parse(&["--level", "scalar"]).unwrap();
+        assert!(!one.oracle());
+        assert_eq!(one.levels(), Ok(vec![Level::Scalar]));
+        let oracle = parse(&["--subject", "oracle"]).unwrap();
+        assert!(oracle.oracle());
+        assert_eq!(oracle.levels(), Ok(vec![]));
+        let both = parse(&["--subject", "oracle", "--level", "avx2"]).unwrap();
+        assert!(both.levels().is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! What a request says of the form of its answer, under all the names that it
+//! goes by: a JSON schema, a regular expression, or a choice of texts.
+
+use super::App;
+use crate::error::{ApiError, shown};
+use crate::fields::{Fields, wrong};
+use crate::grammar::Grammar;
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Map, Value, json};
+
+/// Bytes of a regular expression.
+const MOST_PATTERN: usize = 4096;
+/// Texts to choose from, and bytes of all of them.
+const MOST_CHOICES: usize = 1024;
+const MOST_CHOICE_BYTES: usize = 64 << 10;
+
+/// The form of an answer, and the field that asks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Constraint {
+    pub(super) param: String,
+    pub(super) form: Form,
+}
+
+/// The forms that there are.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Form {
+    /// JSON that fits a schema.
+    Json(Value),
+    /// A text that a regular expression matches whole.
+    Pattern(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
+/// Reads every field that asks for a form; at most one may.
+pub(super) fn read(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
+    let mut all = vec![response_format(f)?];
+    for name in ["json_schema", "guided_json"] {
+        all.push(json_form(f, name)?);
+    }
+    for name in ["regex", "guided_regex"] {
+        all.push(pattern(f, name)?);
+    }
+    all.push(choice(f, "guided_choice")?);
+    all.extend(structured_outputs(f)?);
+    let mut found = all.into_iter().flatten();
+    let (first, second) = (found.next(), found.next());
+    match (&first, second) {
+        (Some(first), Some(second)) if first.form != second.form => {
+            let reason = format!("expected one form of the answer, found {} too", first.param);
+            Err(ApiError::field(second.param, reason))
+        }
+        _ => Ok(first),
+    }
+}
+
+/// OpenAI's field, with llama.cpp's way to give a schema to `json_object`.
+fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
+    let Some(mut format) = f.object("response_format")? else {
+        return Ok(None);
+    };
+    let schema = match format.string("type")?.as_deref() {
+        Some("text") => None,
+        Some("json_object") => {
+            let schema = format.take("schema");
+            Some(schema.unwrap_or_else(|| json!({"type": "object"})))
+        }
+        Some("json_schema") => Some(match format.object("json_schema")? {
+            Some(mut inner) => {
+                inner.string("name")?;
+                inner.string("description")?;
+                // Always strict: the decoding can do nothing else.
+                inner.flag("strict")?;
+                let schema = inner.require("schema")?;
+                inner.finish()?;
+                schema
+            }
+            // Not nested, as some clients have it.
+            None => {
+                format.string("name")?;
+                format.flag("strict")?;
+                let missing = format.name("json_schema");
+                let missing = ApiError::field(missing, "expected an object, found none");
+                format.take("schema").ok_or(missing)?
+            }
+        }),
+        _ => {
+            let reason = "expected text, json_object or json_schema";
+            return Err(ApiError::field("response_format.type", reason));
+        }
+    };
+    format.finish()?;
+    Ok(schema.map(|schema| Constraint {
+        param: "response_format".to_owned(),
+        form: Form::Json(schema),
+    }))
+}
+
+/// A schema as an object, or as the text of one.
+fn json_form(f: &mut Fields, name: &str) -> Result<Option<Constraint>, ApiError> {
+    let param = f.name(name);
+    let schema = match f.take(name) {
+        None => return Ok(None),
+        Some(schema @ Value::Object(_)) => schema,
+        Some(Value::String(text)) => {
+            let schema = serde_json::from_str::<Map<String, Value>>(&text);
+            let reason = |e| ApiError::field(&param, format!("expected a JSON schema: {e}"));
+            schema.map_err(reason)?.into()
+        }
+        Some(other) => return Err(wrong(&param, "a JSON schema", &other)),
+    };
+    let form = Form::Json(schema);
+    Ok(Some(Constraint { param, form }))
+}
+
+fn pattern(f: &mut Fields, name: &str) -> Result<Option<Constraint>, ApiError> {
+    let param = f.name(name);
+    let Some(pattern) = f.string(name)? else {
+        return Ok(None);
+    };
+    if pattern.is_empty() || pattern.len() > MOST_PATTERN {
+        let found = pattern.len();
+        let reason = format!("expected 1 to {MOST_PATTERN} bytes, found {found}");
+        return Err(ApiError::field(param, reason));
+    }
+    let form = Form::Pattern(pattern);
+    Ok(Some(Constraint { param, form }))
+}
+
+fn choice(f: &mut Fields, name: &str) -> Result<Option<Constraint>, ApiError> {
+    let param = f.name(name);
+    let Some(items) = f.array(name)? else {
+        return Ok(None);
+    };
+    if items.is_empty() || items.len() > MOST_CHOICES {
+        let reason = format!("expected 1 to {MOST_CHOICES} texts, found {}", items.len());
+        return Err(ApiError::field(param, reason));
+    }
+    let texts = super::params::strings(&param, items)?;
+    let bytes: usize = texts.iter().map(String::len).sum();
+    if bytes > MOST_CHOICE_BYTES {
+        let reason = format!("expected at most {MOST_CHOICE_BYTES} bytes in all, found {bytes}");
+        return Err(ApiError::field(param, reason));
+    }
+    if let Some(i) = texts.iter().position(String::is_empty) {
+        let reason = "expected a text, found an empty one";
+        return Err(ApiError::field(format!("{param}[{i}]"), reason));
+    }
+    let form = Form::Choice(texts);
+    Ok(Some(Constraint { param, form }))
+}
+
+/// vLLM's object, which holds one form under its short name.
+fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiError> {
+    let Some(mut inner) = f.object("structured_outputs")? else {
+        return Ok(Vec::new());
+    };
+    let mut all = vec![
+        json_form(&mut inner, "json")?,
+        pattern(&mut inner, "regex")?,
+        choice(&mut inner, "choice")?,
+    ];
+    if inner.flag("json_object")? == Some(true) {
+        all.push(Some(Constraint {
+            param: inner.name("json_object"),
+            form: Form::Json(json!({"type": "object"})),
+        }));
+    }
+    for other in ["grammar", "structural_tag", "whitespace_pattern"] {
+        if inner.take(other).is_some() {
+            let reason = "this server does not do that: expected json, regex or choice";
+            let error = ApiError::field(inner.name(other), reason);
+            return Err(error.code("unsupported_field"));
+        }
+    }
+    // How others get there, not what comes out.
+    inner.drop_all(&[
+        "_backend",
+        "_backend_was_auto",
+        "backend",
+        "disable_fallback",
+        "disable_any_whitespace",
+        "disable_additional_properties",
+    ]);
+    inner.finish()?;
+    Ok(all)
+}
+
+impl Constraint {
+    /// The grammar of an answer of this form: in a chat behind its header, after
+    /// reasoning if it may `reason` first.
+    pub(super) fn grammar(&self, app: &App, chat: bool, reason: bool) -> Result<Grammar, ApiError> {
+        let grammars = app.grammars()?;
+        let param = self.param.as_str();
+        let rule = match &self.form {
+            Form::Json(schema) if chat => {
+                let made = grammars.json(schema, reason);
+                return made.map_err(|e| e.renamed("response_format", param));
+            }
+            Form::Json(schema) => format!("%json {}", crate::grammar::compact(param, schema)?),
+            Form::Pattern(pattern) => format!("/{}/", escaped(pattern)),
+            Form::Choice(texts) => {
+                let each: Vec<String> = texts.iter().map(|t| crate::grammar::literal(t)).collect();
+                each.join(" | ")
+            }
+        };
+        let begin = match chat && grammars.has_header() {
+            true => grammars.beginning("\" to=user\" <|message|> answer", reason),
+            false => "start: answer\n".to_owned(),
+        };
+        let lark = TopLevelGrammar::from_lark(format!("{begin}answer: {rule}\n"));
+        let made = grammars.compile(param, lark);
+        made.map_err(|e| match &self.form {
+            Form::Pattern(pattern) => {
+                let reason = format!("cannot be used: {}", shown(pattern));
+                ApiError::field(param, format!("{reason}: {}", because(&e)))
+            }
+            Form::Json(_) | Form::Choice(_) => e,
+        })
+    }
+}
+
+/// What an error says behind the field's name and "cannot be used".
+fn because(error: &ApiError) -> String {
+    let text = error.message.rsplit("cannot be used: ").next();
+    text.unwrap_or_default().to_owned()
+}
+
+/// A pattern between the slashes of the grammar language.
+fn escaped(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                // A line end needs no backslash where it is written as a number.
+                Some(end @ ('\n' | '\r')) => out.push_str(&line_end(end)),
+                next => out.extend([c].into_iter().chain(next)),
+            },
+            '/' => out.push_str("\\/"),
+            c => out.push_str(&line_end(c)),
+        }
+    }
+    out
+}
+
+fn line_end(c: char) -> String {
+    match c {
+        '\n' => "\\x0A".to_owned(),
+        '\r' => "\\x0D".to_owned(),
+        c => c.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::UnknownFields;
+
+    fn form(text: &str) -> Result<Option<Form>, ApiError> {
+        let mut f = Fields::body(text.as_bytes(), UnknownFields::Refuse).unwrap();
+        let found = read(&mut f)?;
+        f.finish()?;
+        Ok(found.map(|c| c.form))
+    }
+
+    #[test]
+    fn a_schema_goes_by_many_names() {
+        for text in [
+            r#"{"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": 1}}}}"#,
+            r#"{"response_format": {"type": "json_schema", "schema": {"a": 1}}}"#,
+            r#"{"response_format": {"type": "json_object", "schema": {"a": 1}}}"#,
+            r#"{"json_schema": {"a": 1}}"#,
+            r#"{"json_schema": "{\"a\": 1}"}"#,
+            r#"{"guided_json": {"a": 1}}"#,
+            r#"{"structured_outputs": {"json": {"a": 1}}}"#,
+            r#"{"structured_outputs": {"json": {"a": 1}}, "guided_json": {"a": 1}}"#,
+        ] {
+            assert_eq!(
+                form(text).unwrap(),
+                Some(Form::Json(json!({"a": 1}))),
+                "{text}"
+            );
+        }
+        for text in [
+            r#"{"regex": "a+"}"#,
+            r#"{"structured_outputs": {"regex": "a+"}}"#,
+        ] {
+            assert_eq!(form(text).unwrap(), Some(Form::Pattern("a+".to_owned())));
+        }
+        assert_eq!(
+            form(r#"{"response_format": {"type": "text"}}"#).unwrap(),
+            None
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_named() {
+        for (text, param) in [
+            (r#"{"regex": "a", "guided_choice": ["a"]}"#, "guided_choice"),
+            (r#"{"regex": ""}"#, "regex"),
+            (r#"{"guided_choice": []}"#, "guided_choice"),
+            (r#"{"guided_choice": ["a", ""]}"#, "guided_choice[1]"),
+            (r#"{"guided_choice": ["a", 2]}"#, "guided_choice[1]"),
+            (r#"{"guided_json": 4}"#, "guided_json"),
+            (r#"{"guided_json": "{"}"#, "guided_json"),
+            (
+                r#"{"structured_outputs": {"grammar": "x"}}"#,
+                "structured_outputs.grammar",
+            ),
+            (
+                r#"{"structured_outputs": {"x": 1}}"#,
+                "structured_outputs.x",
+            ),
+        ] {
+            let error = form(text).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_stays_between_its_slashes() {
+        assert_eq!(escaped("a/b\\/c\nd\\\\/"), "a\\/b\\/c\\x0Ad\\\\\\/");
+    }
+}

@@ -1,0 +1,95 @@
+//! Tokens as texts, and where in an answer's text each begins.
+
+use muser_engine::Token;
+use muser_text::Tokenizer;
+
+/// A token's text. One that is no whole text has its bytes, as OpenAI writes
+/// them: two parts of characters would be the same U+FFFD otherwise.
+pub(crate) fn of_token(tokenizer: &Tokenizer, token: Token) -> String {
+    let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => escaped(bytes),
+    }
+}
+
+/// `bytes:\xe6\x97`
+fn escaped(bytes: &[u8]) -> String {
+    let each = bytes.iter().map(|byte| format!("\\x{byte:02x}"));
+    format!("bytes:{}", each.collect::<String>())
+}
+
+/// Where the tokens of a text begin, in characters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offsets {
+    /// Characters that are complete.
+    characters: usize,
+    /// The beginning of the next one.
+    pending: Vec<u8>,
+}
+
+impl Offsets {
+    /// Where the bytes of the next token begin: within the character that they
+    /// go on with, or else behind all characters so far, an incomplete one
+    /// (U+FFFD in the text) among them.
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
+        let before = self.pending.len();
+        self.pending.extend_from_slice(bytes);
+        let all = std::mem::take(&mut self.pending);
+        let (mut at, mut offset) = (0, self.characters);
+        for chunk in all.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                at += c.len_utf8();
+                self.characters += 1;
+                offset += usize::from(at <= before);
+            }
+            let invalid = chunk.invalid();
+            at += invalid.len();
+            let unfinished = at == all.len() && could_go_on(invalid);
+            if unfinished {
+                self.pending = invalid.to_vec();
+            } else if !invalid.is_empty() {
+                self.characters += 1;
+                offset += usize::from(at <= before);
+            }
+        }
+        offset
+    }
+}
+
+/// Whether more bytes could make a character of these.
+fn could_go_on(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|e| e.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offsets(tokens: &[&[u8]]) -> Vec<usize> {
+        let mut offsets = Offsets::default();
+        tokens.iter().map(|t| offsets.push(t)).collect()
+    }
+
+    #[test]
+    fn parts_of_a_character_begin_where_it_does() {
+        let day = "日".as_bytes();
+        let parts: Vec<&[u8]> = day.chunks(1).collect();
+        let all = [&parts[..], &parts, &parts[..2]].concat();
+        assert_eq!(offsets(&all), [0, 0, 0, 1, 1, 1, 2, 2]);
+        assert_eq!(
+            offsets(&[b"a", &day[..2], &day[2..], b"bc", b"d"]),
+            [0, 1, 1, 2, 4]
+        );
+        // One that never becomes a character is U+FFFD, and what follows is
+        // behind it.
+        assert_eq!(offsets(&[&day[..2], b"a", b"b"]), [0, 1, 2]);
+        assert_eq!(offsets(&[b"\xff", b"\xff", b"", b"a"]), [0, 1, 2, 2]);
+        assert_eq!(offsets(&["é!".as_bytes(), b"", b"x"]), [0, 2, 2]);
+    }
+
+    #[test]
+    fn bytes_are_written_as_such() {
+        assert_eq!(escaped(b"\xe6\x97"), "bytes:\\xe6\\x97");
+    }
+}

@@ -1,0 +1,141 @@
+//! A whole answer as text, written choice by choice and token by token.
+//!
+//! As one value, log-probabilities would take ten times the memory of their
+//! text.
+
+use super::render::{Kind, Render, Whole, usage};
+use super::text::Offsets;
+use crate::error::ApiError;
+use crate::scheduler::{Counts, Scored};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde_json::{Map, Value};
+
+/// The JSON of these choices.
+pub(super) fn text(render: &Render, parts: &[Whole], counts: Counts) -> Result<String, ApiError> {
+    let object = match render.kind {
+        Kind::Chat => "chat.completion",
+        Kind::Text => "text_completion",
+    };
+    let answer = Answer {
+        render,
+        head: render.envelope(object, Vec::new()),
+        parts,
+        usage: usage(counts),
+    };
+    let text = serde_json::to_string(&answer);
+    text.map_err(|e| ApiError::internal(format!("the answer could not be written: {e}")))
+}
+
+/// A whole answer, of which no more than a token's JSON is a value at once.
+struct Answer<'r> {
+    render: &'r Render,
+    /// Everything but its choices and its usage.
+    head: Map<String, Value>,
+    parts: &'r [Whole],
+    usage: Value,
+}
+
+impl Serialize for Answer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.head.len() + 1))?;
+        for (name, value) in &self.head {
+            match name.as_str() {
+                "choices" => map.serialize_entry(name, &Choices(self.render, self.parts))?,
+                _ => map.serialize_entry(name, value)?,
+            }
+        }
+        map.serialize_entry("usage", &self.usage)?;
+        map.end()
+    }
+}
+
+struct Choices<'r>(&'r Render, &'r [Whole]);
+
+impl Serialize for Choices<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let each = self.1.iter().enumerate();
+        serializer.collect_seq(each.map(|(index, part)| Choice {
+            render: self.0,
+            index,
+            part,
+        }))
+    }
+}
+
+struct Choice<'r> {
+    render: &'r Render,
+    index: usize,
+    part: &'r Whole,
+}
+
+impl Serialize for Choice<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let value = self.render.choice(self.index, self.part);
+        let mut map = serializer.serialize_map(None)?;
+        for (name, value) in value.as_object().into_iter().flatten() {
+            match name.as_str() {
+                "logprobs" if self.render.shape.logprobs => {
+                    map.serialize_entry(name, &Probs(self))?
+                }
+                _ => map.serialize_entry(name, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// The log-probabilities of a choice.
+struct Probs<'r>(&'r Choice<'r>);
+
+impl Serialize for Probs<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Its fields, from the form that the tokens of a stream have: lists of
+        // one a token, and what is no list.
+        let form = match self.0.render.kind {
+            Kind::Chat => self.0.render.chat_logprobs(&[]),
+            Kind::Text => self
+                .0
+                .render
+                .text_logprobs(None, &[], &mut Offsets::default()),
+        };
+        let mut map = serializer.serialize_map(None)?;
+        for (field, value) in form.as_object().into_iter().flatten() {
+            match value {
+                Value::Array(_) => map.serialize_entry(field, &Column { of: self.0, field })?,
+                other => map.serialize_entry(field, other)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// One field of the log-probabilities, over the tokens of a choice.
+struct Column<'r> {
+    of: &'r Choice<'r>,
+    field: &'r str,
+}
+
+impl Serialize for Column<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Choice { render, part, .. } = *self.of;
+        let mut offsets = Offsets::default();
+        let scored = part.all.prompt.as_deref();
+        // The first token of a prompt has a form of its own.
+        let first = scored.map(|scored| Scored {
+            first: scored.first,
+            rest: Vec::new(),
+        });
+        let first = first.filter(|_| render.kind == Kind::Text);
+        let first = first.map(|first| render.text_logprobs(Some(&first), &[], &mut offsets));
+        let rest = scored.iter().flat_map(|scored| &scored.rest);
+        let rest = rest.chain(&part.all.logprobs).map(|token| {
+            let token = std::slice::from_ref(token);
+            match render.kind {
+                Kind::Chat => render.chat_logprobs(token),
+                Kind::Text => render.text_logprobs(None, token, &mut offsets),
+            }
+        });
+        let each = first.into_iter().chain(rest);
+        serializer.collect_seq(each.map(|mut one| one[self.field][0].take()))
+    }
+}

@@ -1,0 +1,281 @@
+//! One choice of a request: waiting, running, or parked in between.
+
+use super::answer::{Answer, Outcome};
+use super::{Counts, Delta, Event, Job, Scored, Task, TokenLogProb};
+use crate::error::ApiError;
+use crate::limits::turns::Turns;
+use crate::limits::work::Client;
+use muser_engine::{Backend, Codec, LogProbs, Session, Token};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Choices that wait for a slot, by client.
+pub(super) type Queue<B> = Turns<Client, Unit<B>>;
+
+/// One choice of a request.
+pub(super) struct Unit<B: Backend> {
+    pub(super) job: Arc<Job>,
+    /// Of the request's prompts.
+    pub(super) prompt: usize,
+    /// Of the prompt's choices.
+    pub(super) choice: usize,
+    /// The evaluated prompt, from the prompt's first choice: one for all others.
+    /// Locked because a session may move between threads, but not be seen from
+    /// two.
+    pub(super) ready: Option<Arc<Mutex<Session<B>>>>,
+    /// The prompt's log-probabilities, from there too.
+    pub(super) scored: Option<Arc<Scored>>,
+    /// What it had come to when it gave its slot away.
+    pub(super) parked: Option<Box<Parked<B>>>,
+}
+
+/// A choice that began and has no slot.
+pub(super) struct Parked<B: Backend> {
+    /// As it was; `None` where it is to be computed anew.
+    pub(super) session: Option<Session<B>>,
+    /// Its prompt and what it wrote, if it is to be computed anew.
+    pub(super) past: Vec<Token>,
+    pub(super) answer: Option<Answer>,
+    pub(super) next: Option<Token>,
+    pub(super) cached: usize,
+    /// As [`Slot::scores`].
+    pub(super) scores: Vec<TokenLogProb>,
+    pub(super) last_token: Instant,
+    /// Since when its client does not read.
+    pub(super) stalled: Option<Instant>,
+}
+
+impl<B: Backend> Unit<B> {
+    /// A choice that has not begun.
+    pub(super) fn new(job: Arc<Job>, prompt: usize, choice: usize) -> Self {
+        Self {
+            job,
+            prompt,
+            choice,
+            ready: None,
+            scored: None,
+            parked: None,
+        }
+    }
+
+    pub(super) fn client(&self) -> Client {
+        self.job.work.client
+    }
+
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.job.request.prompts[self.prompt]
+    }
+
+    /// The choice's number among all of the request.
+    pub(super) fn number(&self) -> usize {
+        self.prompt * self.job.request.n() + self.choice
+    }
+
+    pub(super) fn send(&self, event: Event) {
+        // Room was looked for; a receiver that is gone is found by the reaper.
+        let _ = self.job.events.try_send(event);
+    }
+
+    pub(super) fn fail(&self, error: ApiError) {
+        // The first reason is the one that is told.
+        let _ = self.job.failure.set(error);
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.job.events.is_closed() || self.job.failure.get().is_some()
+    }
+
+    /// Its rank among the client's own: whose request has waited longest for a
+    /// slot goes first. `None` while nobody reads what it would say.
+    pub(super) fn rank(&self) -> Option<u64> {
+        let served = self.job.served.load(Ordering::Relaxed);
+        self.job.has_room().then_some(served)
+    }
+
+    /// Whether its session is kept while it waits.
+    pub(super) fn keeps_session(&self) -> bool {
+        self.parked.as_ref().is_some_and(|p| p.session.is_some())
+    }
+
+    /// Whether its client has not read for this long.
+    pub(super) fn stalled_for(&self, time: Duration, now: Instant) -> bool {
+        let since = self.parked.as_ref().and_then(|p| p.stalled);
+        since.is_some_and(|since| now.saturating_duration_since(since) >= time)
+    }
+}
+
+/// A running choice.
+pub(super) struct Slot<B: Backend> {
+    pub(super) id: usize,
+    pub(super) unit: Unit<B>,
+    pub(super) session: Session<B>,
+    /// `None` for an embedding.
+    pub(super) answer: Option<Answer>,
+    /// The token to evaluate next, once the prompt is done.
+    pub(super) next: Option<Token>,
+    /// What is evaluated anew in place of the prompt, for a choice that was
+    /// parked without its session; empty otherwise.
+    pub(super) past: Vec<Token>,
+    /// Where another prompt is likely to leave this one: worth a snapshot.
+    pub(super) branch: Option<usize>,
+    pub(super) cached: usize,
+    /// The prompt's log-probabilities while it is evaluated, where they are
+    /// wanted.
+    pub(super) scores: Vec<TokenLogProb>,
+    pub(super) last_token: Instant,
+    pub(super) stalled: Option<Instant>,
+    /// When it got the slot.
+    pub(super) since: Instant,
+    /// Rows in the pass that is being made.
+    pub(super) rows: usize,
+    /// Whether the next token can be chosen.
+    pub(super) ready: bool,
+    /// Whether it is the first one.
+    pub(super) is_first: bool,
+    /// What choosing it came to.
+    pub(super) step: Option<Result<(Delta, Outcome), ApiError>>,
+}
+
+impl<B: Backend> Slot<B> {
+    /// What is evaluated before the next token can be.
+    pub(super) fn target(&self) -> &[Token] {
+        match self.past.is_empty() {
+            true => self.unit.tokens(),
+            false => &self.past,
+        }
+    }
+
+    /// Tokens of it that are not evaluated.
+    pub(super) fn missing(&self) -> usize {
+        self.target()
+            .len()
+            .saturating_sub(self.session.tokens().len())
+    }
+
+    /// Chooses the next token; nothing for an embedding.
+    pub(super) fn step(&mut self, codec: &Codec, context: usize) {
+        let Some(answer) = &mut self.answer else {
+            return;
+        };
+        self.is_first = answer.counts().completion == 0;
+        let (logits, history) = (self.session.logits(), self.session.tokens());
+        let logits = logits.map_err(ApiError::from);
+        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec)));
+    }
+
+    /// Whether each token of the prompt that is being evaluated is to be scored.
+    pub(super) fn is_scoring(&self) -> bool {
+        self.next.is_none() && self.unit.job.request.scores().is_some()
+    }
+
+    /// Evaluates the next tokens of a prompt, in a call of their own, for all of
+    /// their logits are needed: 4 bytes a token of the vocabulary each.
+    pub(super) fn score(&mut self) -> Result<(), ApiError> {
+        let top = self.unit.job.request.scores().unwrap_or_default();
+        let at = self.session.tokens().len();
+        let (tokens, scores) = (self.unit.tokens(), &mut self.scores);
+        let mut each = |position: usize, logits: &[f32]| {
+            let Some(&token) = tokens.get(position + 1) else {
+                return;
+            };
+            let all = LogProbs::new(logits);
+            scores.push(TokenLogProb {
+                token,
+                // There is such a token: the prompt was checked.
+                logprob: all.of(token).unwrap_or(f64::NEG_INFINITY),
+                top: all.top(top),
+            });
+        };
+        let part = &tokens[at..at + self.rows];
+        Ok(self.session.score(part, &mut each)?)
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let counts = self.answer.as_ref().map(Answer::counts).unwrap_or_default();
+        let first = self.unit.choice == 0;
+        Counts {
+            prompt: if first { self.unit.tokens().len() } else { 0 },
+            cached: if first { self.cached } else { 0 },
+            ..counts
+        }
+    }
+
+    /// Leaves the slot, to go on later.
+    pub(super) fn park(self) -> Unit<B> {
+        let mut unit = self.unit;
+        unit.parked = Some(Box::new(Parked {
+            session: Some(self.session),
+            past: self.past,
+            answer: self.answer,
+            next: self.next,
+            cached: self.cached,
+            scores: self.scores,
+            last_token: self.last_token,
+            stalled: self.stalled,
+        }));
+        unit
+    }
+}
+
+/// What a slot begins with.
+pub(super) struct Ready<B: Backend> {
+    pub(super) session: Session<B>,
+    pub(super) answer: Option<Answer>,
+    pub(super) next: Option<Token>,
+    pub(super) past: Vec<Token>,
+    pub(super) cached: usize,
+    pub(super) branch: Option<usize>,
+    pub(super) scores: Vec<TokenLogProb>,
+    pub(super) last_token: Instant,
+}
+
+impl<B: Backend> Ready<B> {
+    /// At the beginning of a choice.
+    pub(super) fn new(session: Session<B>, answer: Option<Answer>) -> Self {
+        Self {
+            session,
+            answer,
+            next: None,
+            past: Vec::new(),
+            cached: 0,
+            branch: None,
+            scores: Vec::new(),
+            last_token: Instant::now(),
+        }
+    }
+
+    pub(super) fn slot(self, id: usize, unit: Unit<B>) -> Slot<B> {
+        Slot {
+            id,
+            unit,
+            session: self.session,
+            answer: self.answer,
+            next: self.next,
+            past: self.past,
+            branch: self.branch,
+            cached: self.cached,
+            scores: self.scores,
+            last_token: self.last_token,
+            stalled: None,
+            since: Instant::now(),
+            rows: 0,
+            ready: false,
+            is_first: false,
+            step: None,
+        }
+    }
+}
+
+/// The answer of a choice that has not begun.
+pub(super) fn begin_answer(
+    job: &Job,
+    choice: usize,
+    codec: &Codec,
+    vocab: usize,
+) -> Result<Option<Answer>, ApiError> {
+    match &job.request.task {
+        Task::Embed => Ok(None),
+        Task::Generate(g) => Answer::new(g, codec, vocab, choice as u64).map(Some),
+    }
+}

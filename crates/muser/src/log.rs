@@ -1,0 +1,149 @@
+//! The log of `serve`: lines to standard error that never hold up who writes
+//! them.
+//!
+//! Standard error can be a pipe whose reader stalls, a full disk, or closed. So
+//! lines go through a bounded channel to a thread of their own; what does not
+//! fit, or cannot be written, is lost and counted.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait to be written.
+const LINES: usize = 4096;
+/// How long the end of the program waits for the last lines.
+const LAST: Duration = Duration::from_millis(200);
+
+/// Makes the subscriber's writers.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    lines: SyncSender<Vec<u8>>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Waits, when dropped, for the lines that are written already, but not for
+/// long.
+#[derive(Debug)]
+pub(crate) struct Flush {
+    lines: SyncSender<Vec<u8>>,
+    done: Receiver<()>,
+}
+
+impl Log {
+    /// Starts the thread. Lines that are lost are counted in `dropped`.
+    pub(crate) fn start(
+        mut out: impl Write + Send + 'static,
+        dropped: Arc<AtomicU64>,
+    ) -> io::Result<(Self, Flush)> {
+        let (lines, inbox) = sync_channel::<Vec<u8>>(LINES);
+        let (told, done) = sync_channel(1);
+        let lost = dropped.clone();
+        std::thread::Builder::new()
+            .name("log".into())
+            .spawn(move || {
+                for line in inbox {
+                    // An empty line is the end's: all before it are written.
+                    if line.is_empty() {
+                        let _ = told.try_send(());
+                    } else if out.write_all(&line).and_then(|()| out.flush()).is_err() {
+                        lost.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })?;
+        let flush = Flush {
+            lines: lines.clone(),
+            done,
+        };
+        Ok((Self { lines, dropped }, flush))
+    }
+}
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        if self.lines.try_send(Vec::new()).is_ok() {
+            // Late lines are lost like others.
+            let _ = self.done.recv_timeout(LAST);
+        }
+    }
+}
+
+/// One line being written.
+#[derive(Debug)]
+pub(crate) struct Line<'l> {
+    log: &'l Log,
+    text: Vec<u8>,
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        let text = std::mem::take(&mut self.text);
+        if !text.is_empty() && self.log.lines.try_send(text).is_err() {
+            self.log.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<'l> MakeWriter<'l> for Log {
+    type Writer = Line<'l>;
+
+    fn make_writer(&'l self) -> Line<'l> {
+        Line {
+            log: self,
+            text: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// Writes nothing until it is let go.
+    struct Stuck(Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Err(io::Error::other("full"))
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stuck_or_broken_output_loses_lines_and_holds_up_nobody() {
+        let (release, held) = channel();
+        let dropped = Arc::new(AtomicU64::new(0));
+        let (log, flush) = Log::start(Stuck(held), dropped.clone()).unwrap();
+        let all = LINES as u64 + 100;
+        for _ in 0..all {
+            log.make_writer().write_all(b"line\n").unwrap();
+        }
+        // One may be with the writer, the channel holds the rest.
+        assert!(dropped.load(Ordering::Relaxed) >= 99);
+        drop(flush);
+        drop(release);
+        let (log, _) = (log.clone(), drop(log));
+        while dropped.load(Ordering::Relaxed) < all {
+            std::thread::yield_now();
+        }
+        drop(log);
+    }
+}
