@@ -164,10 +164,13 @@ impl Group {
             | Self::AttentionFull
             | Self::AttentionWindow
             | Self::AttentionValues
+            | Self::AttentionTogether
+            | Self::Add
             | Self::SigmoidGate
             | Self::SiluProduct
             | Self::SoftCap
-            | Self::CopyRows => None,
+            | Self::CopyRows
+            | Self::Gather => None,
         }
     }
 }
