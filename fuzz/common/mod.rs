@@ -28,6 +28,7 @@ pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| {
         tls: None,
         model_name: "nano".to_owned(),
         unknown_fields: UnknownFields::Refuse,
+        grammar_worker: None,
     };
     Server::start(model, options).expect("a free port")
 });

@@ -225,6 +225,7 @@ fn options(
     let body = bytes("max-body-mib", bounds.max_body_mib as u64, 1 << 20)?;
     let string = bytes("max-string-kib", bounds.max_string_kib as u64, 1 << 10)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
+    let program = std::env::current_exe().context("the program's own file")?;
     let cache_bytes = bytes("cache-mib", args.cache_mib, 1 << 20)?;
     Ok(Options {
         address: SocketAddr::new(args.host, args.port),
@@ -260,6 +261,7 @@ fn options(
         api_keys: args.api_key_file.as_deref().map_or(Ok(Vec::new()), keys)?,
         tls: tls.map(|(certificates, key)| TlsFiles { certificates, key }),
         model_name: args.name.clone().unwrap_or_else(|| name(loaded)),
+        grammar_worker: Some(vec![program.into(), "grammar-worker".into()]),
         unknown_fields: match args.unknown_fields {
             Unknown::Refuse => UnknownFields::Refuse,
             Unknown::Ignore => UnknownFields::Ignore,
