@@ -199,6 +199,10 @@ impl Limits {
             ("JSON number", json.number_bytes as u64, 16, 1 << 20),
             ("messages", json.messages as u64, 1, 1 << 20),
             ("tools", json.tools as u64, 1, 1 << 20),
+            ("grammar workers", self.grammar.workers as u64, 1, 64),
+            ("grammar memory", self.grammar.memory, 64 << 20, 1 << 44),
+            // Beyond the JSON's own, a schema's depth is never reached.
+            ("schema depth", self.schema.depth as u64, 1, 127),
         ];
         for (name, found, low, high) in counts {
             if !(low..=high).contains(&found) {

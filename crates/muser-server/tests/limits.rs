@@ -614,7 +614,7 @@ fn many_choices_leave_others_their_turn() {
         Limits {
             slots: 2,
             queue: 4,
-            context: 1024,
+            context: 256,
             ..limits()
         },
         &[],
@@ -646,7 +646,7 @@ fn a_stream_that_is_not_read_gives_its_slot_away_and_goes_on_with_the_same_bits(
     body["n"] = 4.into();
     body["seed"] = 11.into();
     body["logprobs"] = 20.into();
-    body["max_tokens"] = 400.into();
+    body["max_tokens"] = 300.into();
     let deaf = open_deaf(&s, &body);
     // Behind four choices that nobody reads, for long enough.
     still_works(&s);
