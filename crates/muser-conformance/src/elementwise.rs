@@ -9,6 +9,7 @@ use muser_ops::{Backend, OpError};
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
+    Add,
     SigmoidGate,
     SiluProduct,
     SoftCap { scale: f32, cap: Option<f32> },
@@ -32,6 +33,7 @@ impl Case for Elementwise {
         let mut x = Guarded::in_place(backend, "x", width, &self.a)?;
         let y = Guarded::input(backend, "y", width, &self.b)?;
         match self.op {
+            Op::Add => backend.add(rows, &mut x.buffer, &y.buffer)?,
             Op::SigmoidGate => backend.sigmoid_gate(rows, &mut x.buffer, &y.buffer)?,
             Op::SiluProduct => backend.silu_product(rows, &mut x.buffer, &y.buffer)?,
             Op::SoftCap { scale, cap } => backend.soft_cap(rows, &mut x.buffer, scale, cap)?,
@@ -125,6 +127,10 @@ fn widths<B: Backend>(suite: &mut Suite<'_, B>, ops: &[Op]) {
             case(suite, op, width, rows);
         }
     }
+}
+
+pub(super) fn add<B: Backend>(suite: &mut Suite<'_, B>) {
+    widths(suite, &[Op::Add]);
 }
 
 pub(super) fn sigmoid_gate<B: Backend>(suite: &mut Suite<'_, B>) {

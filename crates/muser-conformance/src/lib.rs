@@ -45,6 +45,7 @@ mod rng;
 mod rope;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use muser_ops::{Backend, Weight};
 use muser_quant::DType;
@@ -77,6 +78,10 @@ pub enum Group {
     /// KV store and attention with values at the ends of the ranges of f16 and
     /// f32.
     AttentionValues,
+    /// Several sequences in one batch, each as it is alone.
+    AttentionTogether,
+    /// `x + y`.
+    Add,
     /// `x · sigmoid(g)`.
     SigmoidGate,
     /// `silu(g) · u`.
@@ -85,10 +90,12 @@ pub enum Group {
     SoftCap,
     /// Copies of rows from one buffer to another.
     CopyRows,
+    /// The rows that a batch keeps.
+    Gather,
 }
 
 /// Groups that have no weights, or weights of several formats.
-const WITHOUT_FORMAT: [(Group, &str); 12] = [
+const WITHOUT_FORMAT: [(Group, &str); 15] = [
     (Group::MatvecSet, "matvec/set"),
     (Group::RmsNorm, "norm/rms_norm"),
     (Group::HeadNorm, "norm/head_norm"),
@@ -97,10 +104,13 @@ const WITHOUT_FORMAT: [(Group, &str); 12] = [
     (Group::AttentionFull, "attention/full"),
     (Group::AttentionWindow, "attention/window"),
     (Group::AttentionValues, "attention/values"),
+    (Group::AttentionTogether, "attention/together"),
+    (Group::Add, "elementwise/add"),
     (Group::SigmoidGate, "elementwise/sigmoid_gate"),
     (Group::SiluProduct, "elementwise/silu_product"),
     (Group::SoftCap, "elementwise/soft_cap"),
     (Group::CopyRows, "copy_rows"),
+    (Group::Gather, "gather"),
 ];
 
 /// Calls a macro with the groups of each format of the table.
@@ -154,10 +164,13 @@ impl Group {
             | Self::AttentionFull
             | Self::AttentionWindow
             | Self::AttentionValues
+            | Self::AttentionTogether
+            | Self::Add
             | Self::SigmoidGate
             | Self::SiluProduct
             | Self::SoftCap
-            | Self::CopyRows => None,
+            | Self::CopyRows
+            | Self::Gather => None,
         }
     }
 }
@@ -171,7 +184,7 @@ pub fn refused<B: Backend>(backend: &B, dtype: DType) {
     let cols = dtype.block_values();
     let bytes = vec![0u8; dtype.block_bytes()];
     let weight = Weight::new("blk.0.weight", bytes, dtype, 1, cols).expect("one whole block");
-    match backend.bind(weight) {
+    match backend.bind_set(vec![weight.into()]) {
         Ok(_) => panic!("{dtype} was bound by a lane that does not cover it"),
         Err(e) => {
             let message = e.to_string();
@@ -222,10 +235,13 @@ fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
         Group::AttentionFull => attention::full(&mut suite),
         Group::AttentionWindow => attention::window(&mut suite),
         Group::AttentionValues => attention::values(&mut suite),
+        Group::AttentionTogether => together::together(&mut suite),
+        Group::Add => elementwise::add(&mut suite),
         Group::SigmoidGate => elementwise::sigmoid_gate(&mut suite),
         Group::SiluProduct => elementwise::silu_product(&mut suite),
         Group::SoftCap => elementwise::soft_cap(&mut suite),
         Group::CopyRows => copy_rows::copy_rows(&mut suite),
+        Group::Gather => copy_rows::gather(&mut suite),
     }
     suite.report
 }
@@ -273,10 +289,13 @@ macro_rules! conformance_tests {
             attention_full "attention/full",
             attention_window "attention/window",
             attention_values "attention/values",
+            attention_together "attention/together",
+            elementwise_add "elementwise/add",
             elementwise_sigmoid_gate "elementwise/sigmoid_gate",
             elementwise_silu_product "elementwise/silu_product",
             elementwise_soft_cap "elementwise/soft_cap",
             copy_rows "copy_rows",
+            gather "gather",
         }
     };
     (@tests $backend:expr; $($test:ident $name:literal,)*) => {
