@@ -66,11 +66,11 @@ pub(super) enum Defect {
     OtherSequence,
 }
 
-/// Returns the oracle with this defect.
-pub(super) type Broken = Hooked<Oracle, Faulty>;
+/// The oracle with one defect.
+pub(super) type Broken = Hooked<Oracle, Defective>;
 
 pub(super) fn broken(defect: Defect) -> Broken {
-    let hook = Faulty {
+    let hook = Defective {
         defect,
         changed: Mutex::default(),
         past: Mutex::default(),
@@ -79,7 +79,7 @@ pub(super) fn broken(defect: Defect) -> Broken {
 }
 
 /// The hook that puts a defect into operations.
-pub(super) struct Faulty {
+pub(super) struct Defective {
     defect: Defect,
     /// Inputs that an operation has changed, as they were before: what is read
     /// of such a buffer is what it would hold.
@@ -128,7 +128,7 @@ fn ulp(x: f32) -> f32 {
     f32::from_bits(x.to_bits() ^ 1)
 }
 
-impl Faulty {
+impl Defective {
     /// Puts the defect into the first `n` values, or behind them.
     fn spoil(&self, n: usize, width: usize, before: &[f32], x: &mut [f32]) {
         let last_finite = x[..n].iter().rposition(|v| v.is_finite());
@@ -238,7 +238,7 @@ fn lanes_128(x: &[f32], y: &[f32]) -> f32 {
 /// One hooked operation on the oracle.
 type OracleCall<'a, 'kv> = Call<'a, 'kv, Oracle>;
 
-impl Hook<Oracle> for Faulty {
+impl Hook<Oracle> for Defective {
     fn info(&self, inner: BackendInfo) -> BackendInfo {
         BackendInfo {
             name: "broken",
@@ -308,7 +308,7 @@ impl Hook<Oracle> for Faulty {
     }
 }
 
-impl Faulty {
+impl Defective {
     /// Runs the operation, with the defect if it is one of its arithmetic.
     fn run(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         match call {
