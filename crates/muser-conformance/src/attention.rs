@@ -11,7 +11,7 @@ use super::fill;
 use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
 use muser_ops::oracle::Oracle;
-use muser_ops::{Attention, Backend, KvLayout, OpError};
+use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
 use std::ops::Range;
 
 /// Heads, their geometry and the cache.
@@ -64,13 +64,20 @@ impl Shape {
     }
 }
 
-/// Rows `data` of the inputs stored at the positions `at ..`, then read by
-/// attention in pieces of `piece` rows; 0 only stores.
+/// A batch: rows `data` of the inputs stored at the positions `at ..`, of whose
+/// last `keep` rows attention is computed; 0 only stores.
 #[derive(Clone, Debug)]
 struct Step {
     at: usize,
     data: Range<usize>,
-    piece: usize,
+    keep: usize,
+}
+
+impl Step {
+    /// The rows of the inputs of which attention is computed.
+    fn kept(&self) -> Range<usize> {
+        self.data.end - self.keep.min(self.data.len())..self.data.end
+    }
 }
 
 /// The inputs: row i of each is token i of the run.
@@ -107,7 +114,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// The rows of the inputs that each output of the run belongs to.
     fn outputs(&self) -> impl Iterator<Item = Range<usize>> {
-        self.steps.iter().flat_map(pieces)
+        self.steps.iter().map(Step::kept).filter(|r| !r.is_empty())
     }
 
     /// Whether the cache may be asked for what the steps ask of it.
@@ -121,16 +128,9 @@ impl Run<'_> {
             // After a cut, a later position is no longer part of the run, but
             // the ring has given its chunk away.
             end = end.max(stored);
-            fits && (held || s.piece == 0)
+            fits && (held || s.keep == 0)
         })
     }
-}
-
-fn pieces(step: &Step) -> impl Iterator<Item = Range<usize>> + use<> {
-    let (piece, data) = (step.piece, step.data.clone());
-    let starts = data.clone().step_by(piece.max(1));
-    let starts = starts.take_while(move |_| piece > 0);
-    starts.map(move |start| start..data.end.min(start + piece))
 }
 
 impl Case for Run<'_> {
@@ -138,7 +138,7 @@ impl Case for Run<'_> {
         let steps: Vec<String> = self
             .steps
             .iter()
-            .map(|s| format!("{}+{}/{}", s.at, s.data.len(), s.piece))
+            .map(|s| format!("{}+{}/{}", s.at, s.data.len(), s.kept().len()))
             .collect();
         format!("{:?}, steps {}", self.data.shape, steps.join(" "))
     }
@@ -153,22 +153,29 @@ impl Case for Run<'_> {
             window: shape.window,
             scale: data.scale,
         };
-        let mut kv = b.kv(shape.layout());
+        let mut kv = b.kv(&[shape.layout()]);
         let mut seen = Vec::new();
         for step in &self.steps {
-            let width = shape.kv_width();
-            let k = Guarded::input(b, "k", width, &rows(&data.k, width, &step.data))?;
-            let v = Guarded::input(b, "v", width, &rows(&data.v, width, &step.data))?;
-            b.kv_store(&mut kv, step.at, step.data.len(), &k.buffer, &v.buffer)?;
-            seen.extend([k.see(b)?, v.see(b)?]);
-            for piece in pieces(step) {
-                let (n, width) = (piece.len(), shape.q_width());
-                let at = step.at + piece.start - step.data.start;
-                let q = Guarded::input(b, "q", width, &rows(&data.q, width, &piece))?;
-                let mut out = Guarded::output(b, "out", n, width)?;
-                b.attention(&desc, at, n, &q.buffer, &kv, &mut out.buffer)?;
-                seen.extend([q.see(b)?, out.see(b)?]);
-            }
+            let (all, kept) = (&step.data, step.kept());
+            let (width, kv_width) = (shape.q_width(), shape.kv_width());
+            let k = Guarded::input(b, "k", kv_width, &rows(&data.k, kv_width, all))?;
+            let v = Guarded::input(b, "v", kv_width, &rows(&data.v, kv_width, all))?;
+            let q = Guarded::input(b, "q", width, &rows(&data.q, width, &kept))?;
+            let mut out = Guarded::output(b, "out", kept.len(), width)?;
+            let run = PlanRun {
+                first: step.at,
+                rows: all.len(),
+                keep: kept.len(),
+            };
+            let plan = Plan::new(vec![0; all.len()], vec![run])?;
+            let mut batch = b.batch(plan, vec![&mut kv])?;
+            let subset = match kept.len() == all.len() {
+                true => Subset::All,
+                false => Subset::Kept,
+            };
+            let (to, batch) = (&mut out.buffer, &mut batch);
+            b.attention(batch, 0, &desc, subset, &q.buffer, &k.buffer, &v.buffer, to)?;
+            seen.extend([k.see(b)?, v.see(b)?, q.see(b)?, out.see(b)?]);
         }
         Ok(seen)
     }
@@ -210,15 +217,15 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
 }
 
 /// The rows `data` at the positions of the same numbers, in batches of these
-/// sizes, the last one repeated.
-fn cut(data: Range<usize>, sizes: &[usize], piece: usize) -> Vec<Step> {
+/// sizes, the last one repeated, of which the last `keep` rows are attended.
+fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut at = data.start;
     while at < data.end {
         let size = sizes[steps.len().min(sizes.len() - 1)];
         let end = data.end.min(at + size);
         let data = at..end;
-        steps.push(Step { at, data, piece });
+        steps.push(Step { at, data, keep });
         at = end;
     }
     steps
@@ -231,7 +238,7 @@ fn after(prefix: usize, store: usize, mut steps: Vec<Step>) -> Vec<Step> {
     all
 }
 
-/// One batch, or one piece, of whatever there is.
+/// One batch of whatever there is, or all rows of a batch.
 const ALL: usize = 1 << 20;
 
 /// Everything visible: head geometries, chunk edges, a long context.

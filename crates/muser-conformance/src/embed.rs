@@ -1,9 +1,10 @@
-//! Embedding rows: every format, the first and the last token, repeats.
+//! Cases of embedding lookup: every format, the first and the last token,
+//! repeated tokens.
 
 use super::compare::Seen;
 use super::fill;
-use super::rig::{Case, Guarded, Suite};
-use muser_ops::{Backend, OpError, Weight};
+use super::rig::{Case, Guarded, Suite, caches};
+use muser_ops::{Backend, OpError, Plan, Run, Weight};
 use muser_quant::{Arithmetic, DType, GROUP, QK};
 
 struct Embed {
@@ -30,9 +31,20 @@ impl Case for Embed {
             self.rows,
             self.cols,
         )?;
-        let table = b.bind(w)?;
+        let table = b.bind_table(w)?;
+        let rows = self.tokens.len();
+        // Two sequences, or one where there is a single token.
+        let runs = [(0, rows - rows / 2), (7, rows / 2)].map(|(first, rows)| Run {
+            first,
+            rows,
+            keep: 0,
+        });
+        let runs: Vec<Run> = runs.into_iter().filter(|r| r.rows > 0).collect();
+        let mut kv = caches(b, runs.len());
+        let plan = Plan::new(self.tokens.clone(), runs)?;
+        let batch = b.batch(plan, kv.iter_mut().collect())?;
         let mut out = Guarded::output(b, "out", self.tokens.len(), self.cols)?;
-        b.embed(&table, &self.tokens, &mut out.buffer)?;
+        b.embed(&batch, &table, &mut out.buffer)?;
         Ok(vec![out.see(b)?])
     }
 }

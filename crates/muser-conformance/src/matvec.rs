@@ -96,6 +96,7 @@ impl Pool {
             first_input,
             batch,
             offset: suite.rng.below(4),
+            parts: batch % 4 == 3,
         };
         if suite.width_matters() {
             // The pool's values are those of single inputs.
@@ -135,6 +136,8 @@ struct Window<'a> {
     first_input: usize,
     batch: usize,
     offset: usize,
+    /// Whether the first matrix and the others are two calls.
+    parts: bool,
 }
 
 impl Case for Window<'_> {
@@ -147,12 +150,13 @@ impl Case for Window<'_> {
             .map(|(m, (first, n))| format!("{} {n} rows from {first}", m.dtype))
             .collect();
         format!(
-            "[{}] x {} cols, batch {} from {}, address + {}",
+            "[{}] x {} cols, batch {} from {}, address + {}{}",
             set.join(", "),
             self.pool.cols,
             self.batch,
             self.first_input,
-            self.offset
+            self.offset,
+            if self.parts { ", in two parts" } else { "" }
         )
     }
 
@@ -164,18 +168,22 @@ impl Case for Window<'_> {
             let row_bytes = m.bytes.len() / m.rows;
             let bytes = &m.bytes[first * row_bytes..(first + n) * row_bytes];
             let bytes = Unaligned::new(bytes, self.offset);
-            set.push(b.bind(Weight::new("weight", bytes, m.dtype, n, cols)?)?);
+            set.push(Weight::new("weight", bytes, m.dtype, n, cols)?.into());
             outs.push(Guarded::output(b, "out", self.batch, n)?);
         }
         let x = &self.pool.x[self.first_input * cols..][..self.batch * cols];
         let x = Guarded::input(b, "x", cols, x)?;
         let mut buffers: Vec<&mut B::Buffer> = outs.iter_mut().map(|o| &mut o.buffer).collect();
-        b.project(
-            self.batch,
-            &set.iter().collect::<Vec<_>>(),
-            &x.buffer,
-            &mut buffers,
-        )?;
+        let which = 0..set.len();
+        let set = b.bind_set(set)?;
+        if self.parts {
+            // The same in two calls, each of a part of the set.
+            let (first, rest) = buffers.split_at_mut(1);
+            b.project(self.batch, &set, 0..1, &x.buffer, first)?;
+            b.project(self.batch, &set, 1..which.end, &x.buffer, rest)?;
+        } else {
+            b.project(self.batch, &set, which, &x.buffer, &mut buffers)?;
+        }
         let mut seen = vec![x.see(b)?];
         for out in outs {
             seen.push(out.see(b)?);

@@ -56,7 +56,7 @@ impl<B: Backend> Guarded<B> {
     ) -> Result<Self, OpError> {
         let rows = before.len() / width + 2 + 64 / width;
         before.resize(rows * width, GUARD);
-        let mut buffer = b.buffer(rows, width);
+        let mut buffer = b.buffer(rows, width)?;
         b.write(&mut buffer, &before)?;
         Ok(Self {
             label,
@@ -68,11 +68,8 @@ impl<B: Backend> Guarded<B> {
 
     /// What the buffer holds now.
     pub(super) fn see(self, b: &B) -> Result<Seen, OpError> {
-        let mut after = vec![0.0; self.before.len()];
-        b.read(&self.buffer, &mut after)?;
-        if let Some(view) = b.view(&self.buffer) {
-            shows_what_is_read(view, &after)?;
-        }
+        let rows = self.before.len() / b.width(&self.buffer).max(1);
+        let after = b.read(&self.buffer, rows)?.into_owned();
         Ok(Seen {
             label: self.label,
             before: self.before,
@@ -82,11 +79,10 @@ impl<B: Backend> Guarded<B> {
     }
 }
 
-/// A view of a buffer against what was read of it, by bits.
-fn shows_what_is_read(view: &[f32], read: &[f32]) -> Result<(), OpError> {
-    let same = view.iter().zip(read);
-    let same = same.filter(|(a, b)| a.to_bits() == b.to_bits()).count();
-    OpError::check("view", "values as they are read", read.len(), same)
+/// A cache of no layers for each run: for operations that read a plan and no
+/// cache.
+pub(super) fn caches<B: Backend>(b: &B, runs: usize) -> Vec<B::Kv> {
+    (0..runs).map(|_| b.kv(&[])).collect()
 }
 
 /// One case: inputs and the operation on them, for any backend.
@@ -196,18 +192,5 @@ impl<B: Backend> Suite<'_, B> {
             index,
             fault,
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_view_that_shows_something_else_is_found() {
-        let read = [1.0, 0.0, f32::NAN];
-        assert!(shows_what_is_read(&read, &read).is_ok());
-        assert!(shows_what_is_read(&[1.0, -0.0, f32::NAN], &read).is_err());
-        assert!(shows_what_is_read(&read[..2], &read).is_err());
     }
 }

@@ -74,6 +74,7 @@ fn open(level: Level, lane: Lane) -> Result<Cpu, CpuError> {
         threads: Some(3),
         level: Some(level),
         lane,
+        ..CpuOptions::default()
     })
 }
 
@@ -117,18 +118,17 @@ fn the_librarys_functions_are_exact(level: Level) -> Result<(), libtest_mimic::F
         threads: Some(2),
         level: Some(level),
         lane: Lane::Pinned(Profile::LlamaCppAvx2),
+        ..CpuOptions::default()
     })?;
     let x: Vec<f32> = (0..u32::MAX).step_by(4_093).map(f32::from_bits).collect();
     let run = |op: &dyn Fn(&mut muser_cpu::Buffer) -> Result<(), OpError>, from: &[f32]| {
-        let mut buffer = cpu.buffer(1, x.len());
-        let mut out = vec![0.0; x.len()];
+        let mut buffer = cpu.buffer(1, x.len())?;
         cpu.write(&mut buffer, from)?;
         op(&mut buffer)?;
-        cpu.read(&buffer, &mut out)?;
-        Ok::<_, OpError>(out)
+        Ok::<_, OpError>(cpu.read(&buffer, 1)?.into_owned())
     };
     let tanh = run(&|b| cpu.soft_cap(1, b, 1.0, Some(1.0)), &x)?;
-    let mut gate = cpu.buffer(1, x.len());
+    let mut gate = cpu.buffer(1, x.len())?;
     cpu.write(&mut gate, &x)?;
     let sigmoid = run(&|b| cpu.sigmoid_gate(1, b, &gate), &vec![1.0; x.len()])?;
     for (i, &x) in x.iter().enumerate() {

@@ -2,6 +2,7 @@
 //! against the spec's list before a backend sees a byte.
 
 use crate::tensors::{Role, TensorSpec};
+use crate::transformer::NormWeights;
 use crate::{ModelError, Spec};
 use muser_gguf::{GgmlType, Gguf, TensorInfo};
 use muser_ops::{Backend, Weight};
@@ -27,89 +28,44 @@ pub struct Tensor {
     pub bytes: u64,
 }
 
-impl Tensor {
-    /// Bytes of it that one token reads: one row of the embedding, all of
-    /// anything else.
-    pub fn bytes_per_token(&self) -> u64 {
-        match self.role {
-            Role::Embedding => self.bytes / self.rows as u64,
-            _ => self.bytes,
-        }
-    }
-}
-
 /// The format in which the backends know a file's type; `None` if they do not.
 pub(crate) fn dtype(ty: GgmlType) -> Option<DType> {
     DType::from_ggml_type(ty.id())
 }
 
-/// What a forward pass gets its weights from: [`Binder`], or a description of
-/// a model's tensors alone.
-pub(crate) trait Source<B: Backend> {
-    /// The matrix of this role, `None` if the model has none; `layer` is `None`
-    /// for the model's own.
-    fn matrix(&mut self, role: Role, layer: Option<usize>)
-    -> Result<Option<B::Weight>, ModelError>;
-
-    /// The vector of this role, as [`Source::matrix`].
-    fn vector(&mut self, role: Role, layer: Option<usize>)
-    -> Result<Option<B::Vector>, ModelError>;
-}
-
 /// Binds the tensors of a file, which agree with its spec.
 pub(crate) struct Binder<'a, B> {
-    gguf: &'a Gguf,
-    spec: &'a Spec,
-    tensors: &'a Index,
-    backend: &'a B,
+    pub(crate) gguf: &'a Gguf,
+    pub(crate) spec: &'a Spec,
+    pub(crate) tensors: &'a Index,
+    pub(crate) backend: &'a B,
 }
 
-impl<'a, B: Backend> Binder<'a, B> {
-    pub(crate) fn new(gguf: &'a Gguf, spec: &'a Spec, tensors: &'a Index, backend: &'a B) -> Self {
-        Self {
-            gguf,
-            spec,
-            tensors,
-            backend,
-        }
+impl<B: Backend> Binder<'_, B> {
+    /// The matrices of these roles, which read one input, bound as a set.
+    /// `layer` is `None` for the model's own.
+    pub(crate) fn set(&self, roles: &[Role], layer: Option<usize>) -> Result<B::Set, ModelError> {
+        let matrix = |&role: &Role| Ok(self.weight(role, layer)?.0.into());
+        let matrices = roles.iter().map(matrix);
+        let matrices = matrices.collect::<Result<Vec<_>, ModelError>>()?;
+        Ok(self.backend.bind_set(matrices)?)
     }
 
-    fn weight(&self, tensor: &Tensor) -> Result<Weight, ModelError> {
-        let data = self.gguf.tensor_data_of(&tensor.name)?;
-        let (name, dtype) = (&tensor.name, tensor.dtype);
-        Ok(Weight::new(name, data, dtype, tensor.rows, tensor.cols)?)
+    /// The embedding table, bound.
+    pub(crate) fn table(&self) -> Result<B::Table, ModelError> {
+        let weight = self.weight(Role::Embedding, None)?.0;
+        Ok(self.backend.bind_table(weight)?)
     }
 
-    /// Whether the weights of this role must be one constant.
-    fn is_constant(&self, role: Role, layer: Option<usize>) -> bool {
-        let layer = layer.and_then(|i| self.spec.layers.get(i));
-        let norm = layer.and_then(|l| l.attn.qk_norm);
-        matches!(role, Role::QNorm | Role::KNorm) && norm.is_some_and(|n| n.constant)
-    }
-}
-
-impl<B: Backend> Source<B> for Binder<'_, B> {
-    fn matrix(
-        &mut self,
+    /// The norm weights of this role, decoded and bound.
+    pub(crate) fn norm(
+        &self,
         role: Role,
         layer: Option<usize>,
-    ) -> Result<Option<B::Weight>, ModelError> {
-        let Some(tensor) = self.tensors.get(role, layer) else {
-            return Ok(None);
-        };
-        Ok(Some(self.backend.bind(self.weight(tensor)?)?))
-    }
-
-    fn vector(
-        &mut self,
-        role: Role,
-        layer: Option<usize>,
-    ) -> Result<Option<B::Vector>, ModelError> {
-        let Some(tensor) = self.tensors.get(role, layer) else {
-            return Ok(None);
-        };
-        let weight = self.weight(tensor)?;
-        let name = || weight.name().to_owned();
+        eps: f32,
+    ) -> Result<NormWeights<B>, ModelError> {
+        let (weight, tensor) = self.weight(role, layer)?;
+        let name = || tensor.name.clone();
         let mut values = vec![0.0; weight.cols()];
         let decoded = weight.dtype().decode_row(weight.bytes(), &mut values);
         decoded.map_err(|source| ModelError::Rows {
@@ -133,7 +89,29 @@ impl<B: Backend> Source<B> for Binder<'_, B> {
                 found: values[index],
             });
         }
-        Ok(Some(self.backend.bind_vector(values)))
+        Ok(NormWeights {
+            weights: self.backend.bind_vector(values)?,
+            eps,
+        })
+    }
+
+    fn weight(&self, role: Role, layer: Option<usize>) -> Result<(Weight, &Tensor), ModelError> {
+        let Some(tensor) = self.tensors.get(role, layer) else {
+            // The pass asks for what the spec has not.
+            let name = role.tensor_name(layer.unwrap_or(0));
+            return Err(self.spec.not_computed("a pass without this tensor", name));
+        };
+        let data = self.gguf.tensor_data_of(&tensor.name)?;
+        let (name, dtype) = (&tensor.name, tensor.dtype);
+        let weight = Weight::new(name, data, dtype, tensor.rows, tensor.cols)?;
+        Ok((weight, tensor))
+    }
+
+    /// Whether the weights of this role must be one constant.
+    fn is_constant(&self, role: Role, layer: Option<usize>) -> bool {
+        let layer = layer.and_then(|i| self.spec.layers.get(i));
+        let norm = layer.and_then(|l| l.attn.qk_norm);
+        matches!(role, Role::QNorm | Role::KNorm) && norm.is_some_and(|n| n.constant)
     }
 }
 
@@ -179,7 +157,8 @@ impl Index {
         range.map_or(&[], |range| &self.tensors[range])
     }
 
-    fn get(&self, role: Role, layer: Option<usize>) -> Option<&Tensor> {
+    /// The tensor of this role; `layer` is `None` for the model's own.
+    pub(crate) fn get(&self, role: Role, layer: Option<usize>) -> Option<&Tensor> {
         self.part(layer).iter().find(|t| t.role == role)
     }
 }
@@ -208,7 +187,7 @@ fn describe(gguf: &Gguf, tensor: TensorSpec) -> Result<Tensor, ModelError> {
     let usable = dtype(info.ty).filter(|t| !(whole && t.is_quantized()));
     let Some(dtype) = usable else {
         let expected = match whole {
-            true => "F32, F16 or BF16",
+            true => "F16, BF16 or F32",
             false => DType::NAMES,
         };
         let found = info.ty;

@@ -143,6 +143,9 @@ pub enum ModelError {
     /// A cache made by a model of another geometry.
     #[error("cache: expected one made by this model, found another layout")]
     ForeignCache,
+    /// Buffers made by a model of another geometry.
+    #[error("workspace: expected one made by this model, found another model's")]
+    ForeignWorkspace,
     /// A geometry that no file can have.
     #[error("geometry: {what}: expected {expected}, found {found}")]
     Geometry {

@@ -8,7 +8,7 @@
 
 use crate::{ModelError, arch};
 use muser_gguf::Gguf;
-use muser_ops::{Attention, KvLayout, Lane};
+use muser_ops::{Attention, KvLayout, Lane, RopeSpec};
 
 /// Bounds that no size may exceed, far above any model: products of two stay
 /// within 64 bits, and the layers (some 250 bytes each) are the only
@@ -415,6 +415,15 @@ impl Spec {
             window: attn.window,
             context,
             max_batch,
+        }
+    }
+}
+
+impl From<&Rope> for RopeSpec {
+    fn from(rope: &Rope) -> Self {
+        Self {
+            base: rope.base,
+            head_dim: rope.dims,
         }
     }
 }

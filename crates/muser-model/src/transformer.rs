@@ -1,10 +1,10 @@
 //! A model whose weights are bound to a backend.
 
-use crate::bind::{Binder, Index, Source, Tensor};
-use crate::spec::{LayerSpec, Norm};
+use crate::bind::{Binder, Index, Tensor};
+use crate::spec::{LayerSpec, Norm, RopeId};
 use crate::{Cache, ModelError, Role, Spec, Workspace};
 use muser_gguf::Gguf;
-use muser_ops::{Attention, Backend, Lane, RopeFrequencies};
+use muser_ops::{Attention, Backend, Lane, OpError, Sizes};
 use std::sync::Arc;
 
 /// The weights of one model, checked, on one backend.
@@ -14,32 +14,40 @@ pub struct Transformer<B: Backend> {
     pub(crate) config: Arc<Spec>,
     /// The backend's arithmetic.
     pub(crate) lane: Lane,
+    /// How the backend wants calls cut.
+    pub(crate) sizes: Sizes,
     pub(crate) backend: Arc<B>,
-    pub(crate) embedding: B::Weight,
+    pub(crate) embedding: B::Table,
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) output_norm: NormWeights<B>,
-    pub(crate) head: B::Weight,
-    pub(crate) rope: RopeFrequencies,
-    tensors: Arc<Index>,
+    pub(crate) head: B::Set,
+    /// The rotary encodings that layers name.
+    pub(crate) ropes: Vec<B::Rope>,
+    tensors: Index,
+    /// The file, whose map the weights share.
+    gguf: Gguf,
 }
 
-/// One layer's weights, in the order of their use.
+/// One layer's parts, in the order of their use. What an architecture leaves
+/// out is `None`.
 pub(crate) struct Layer<B: Backend> {
     pub(crate) attn_norm: NormWeights<B>,
-    pub(crate) q: B::Weight,
-    pub(crate) k: B::Weight,
-    pub(crate) v: B::Weight,
-    pub(crate) gate: B::Weight,
-    pub(crate) q_norm: NormWeights<B>,
-    pub(crate) k_norm: NormWeights<B>,
+    /// Q, the gate if there is one, K, V: what reads one row alone comes first.
+    pub(crate) attn_input: B::Set,
+    /// Whether attention's output is gated.
+    pub(crate) gate: bool,
+    pub(crate) q_norm: Option<NormWeights<B>>,
+    pub(crate) k_norm: Option<NormWeights<B>>,
+    /// Which of the model's rotary encodings Q and K have.
+    pub(crate) rope: Option<RopeId>,
     pub(crate) attention: Attention,
-    pub(crate) output: B::Weight,
-    pub(crate) post_attn_norm: NormWeights<B>,
+    pub(crate) output: B::Set,
+    pub(crate) post_attn_norm: Option<NormWeights<B>>,
     pub(crate) ffn_norm: NormWeights<B>,
-    pub(crate) ffn_gate: B::Weight,
-    pub(crate) ffn_up: B::Weight,
-    pub(crate) ffn_down: B::Weight,
-    pub(crate) post_ffn_norm: NormWeights<B>,
+    /// Gate and up.
+    pub(crate) ffn_input: B::Set,
+    pub(crate) ffn_down: B::Set,
+    pub(crate) post_ffn_norm: Option<NormWeights<B>>,
 }
 
 /// An RMS norm, ready for use.
@@ -48,53 +56,43 @@ pub(crate) struct NormWeights<B: Backend> {
     pub(crate) eps: f32,
 }
 
-/// The weights of one place in the model.
-struct Take<'a, B: Backend> {
-    spec: &'a Spec,
-    source: &'a mut dyn Source<B>,
-    layer: Option<usize>,
-}
-
-impl<B: Backend> Take<'_, B> {
-    fn matrix(&mut self, role: Role) -> Result<B::Weight, ModelError> {
-        let matrix = self.source.matrix(role, self.layer)?;
-        matrix.ok_or_else(|| self.lacks(role))
-    }
-
-    fn norm(&mut self, role: Role, eps: f32) -> Result<NormWeights<B>, ModelError> {
-        let weights = self.source.vector(role, self.layer)?;
-        let weights = weights.ok_or_else(|| self.lacks(role))?;
-        Ok(NormWeights { weights, eps })
-    }
-
-    /// The refusal of a model whose spec has not what the pass needs.
-    fn lacks(&self, role: Role) -> ModelError {
-        let name = role.tensor_name(self.layer.unwrap_or(0));
-        self.spec.not_computed("a pass without this tensor", name)
+impl<B: Backend> NormWeights<B> {
+    /// Norms rows of `x` into `out`.
+    pub(crate) fn apply(
+        &self,
+        b: &B,
+        rows: usize,
+        x: &B::Buffer,
+        out: &mut B::Buffer,
+    ) -> Result<(), OpError> {
+        b.rms_norm(rows, x, Some(&self.weights), self.eps, out)
     }
 }
 
 impl<B: Backend> Layer<B> {
-    fn take(take: &mut Take<'_, B>, layer: &LayerSpec) -> Result<Self, ModelError> {
+    fn bind(bind: &Binder<'_, B>, layer: &LayerSpec, i: usize) -> Result<Self, ModelError> {
         let LayerSpec { attn, norms, .. } = layer;
-        let post = |norm: Option<Norm>| norm.map_or(0.0, |n| n.eps);
-        let qk_eps = attn.qk_norm.map_or(0.0, |n| n.eps);
+        let at = Some(i);
+        let qk_norm = |role| attn.qk_norm.map(|norm| bind.norm(role, at, norm.eps));
+        let post = |role, norm: Option<Norm>| norm.map(|norm| bind.norm(role, at, norm.eps));
+        let input: &[Role] = match attn.gate {
+            true => &[Role::Q, Role::Gate, Role::K, Role::V],
+            false => &[Role::Q, Role::K, Role::V],
+        };
         Ok(Self {
-            attn_norm: take.norm(Role::AttnNorm, norms.attn.eps)?,
-            q: take.matrix(Role::Q)?,
-            k: take.matrix(Role::K)?,
-            v: take.matrix(Role::V)?,
-            gate: take.matrix(Role::Gate)?,
-            q_norm: take.norm(Role::QNorm, qk_eps)?,
-            k_norm: take.norm(Role::KNorm, qk_eps)?,
+            attn_norm: bind.norm(Role::AttnNorm, at, norms.attn.eps)?,
+            attn_input: bind.set(input, at)?,
+            gate: attn.gate,
+            q_norm: qk_norm(Role::QNorm).transpose()?,
+            k_norm: qk_norm(Role::KNorm).transpose()?,
+            rope: attn.rope,
             attention: attn.into(),
-            output: take.matrix(Role::AttnOutput)?,
-            post_attn_norm: take.norm(Role::PostAttnNorm, post(norms.post_attn))?,
-            ffn_norm: take.norm(Role::FfnNorm, norms.ffn.eps)?,
-            ffn_gate: take.matrix(Role::FfnGate)?,
-            ffn_up: take.matrix(Role::FfnUp)?,
-            ffn_down: take.matrix(Role::FfnDown)?,
-            post_ffn_norm: take.norm(Role::PostFfnNorm, post(norms.post_ffn))?,
+            output: bind.set(&[Role::AttnOutput], at)?,
+            post_attn_norm: post(Role::PostAttnNorm, norms.post_attn).transpose()?,
+            ffn_norm: bind.norm(Role::FfnNorm, at, norms.ffn.eps)?,
+            ffn_input: bind.set(&[Role::FfnGate, Role::FfnUp], at)?,
+            ffn_down: bind.set(&[Role::FfnDown], at)?,
+            post_ffn_norm: post(Role::PostFfnNorm, norms.post_ffn).transpose()?,
         })
     }
 }
@@ -110,47 +108,36 @@ impl<B: Backend> Transformer<B> {
     /// norm weights that are not finite; a tensor that the forward pass does
     /// not use.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, ModelError> {
-        let spec = Spec::in_lane(gguf, backend.info().lane)?;
-        spec.check_computed()?;
-        let tensors = Arc::new(Index::new(gguf, &spec)?);
-        let mut source = Binder::new(gguf, &spec, &tensors, &*backend);
-        Self::assemble(&spec, &tensors, &backend, &mut source)
-    }
-
-    /// The model of a spec whose weights come from `source`.
-    pub(crate) fn assemble(
-        spec: &Spec,
-        tensors: &Arc<Index>,
-        backend: &Arc<B>,
-        source: &mut dyn Source<B>,
-    ) -> Result<Self, ModelError> {
-        let mut take = Take {
-            spec,
-            source,
-            layer: None,
-        };
-        let embedding = take.matrix(Role::Embedding)?;
-        let output_norm = take.norm(Role::OutputNorm, spec.out.norm.eps)?;
-        let head = take.matrix(Role::Head)?;
-        let mut layers = Vec::with_capacity(spec.layers.len());
-        for (i, layer) in spec.layers.iter().enumerate() {
-            take.layer = Some(i);
-            layers.push(Layer::take(&mut take, layer)?);
-        }
         let lane = backend.info().lane;
-        let Some(rope) = spec.ropes.first() else {
-            return Err(spec.not_computed("a pass without RoPE", spec.arch.to_owned()));
+        let spec = Spec::in_lane(gguf, lane)?;
+        spec.check_computed()?;
+        let tensors = Index::new(gguf, &spec)?;
+        let bind = Binder {
+            gguf,
+            spec: &spec,
+            tensors: &tensors,
+            backend: &*backend,
         };
+        let head = if spec.out.tied {
+            Role::Embedding
+        } else {
+            Role::Head
+        };
+        let layers = spec.layers.iter().enumerate();
+        let layers = layers.map(|(i, layer)| Layer::bind(&bind, layer, i));
+        let ropes = spec.ropes.iter().map(|rope| backend.bind_rope(rope.into()));
         Ok(Self {
-            config: Arc::new(spec.clone()),
             lane,
-            backend: Arc::clone(backend),
-            embedding,
-            layers,
-            output_norm,
-            head,
-            rope: RopeFrequencies::new(lane, rope.base, rope.dims),
-            tensors: Arc::clone(tensors),
+            sizes: backend.sizes(),
+            embedding: bind.table()?,
+            layers: layers.collect::<Result<_, ModelError>>()?,
+            output_norm: bind.norm(Role::OutputNorm, None, spec.out.norm.eps)?,
+            head: bind.set(&[head], None)?,
+            ropes: ropes.collect::<Result<_, OpError>>()?,
+            gguf: gguf.clone(),
+            config: Arc::new(spec),
+            tensors,
+            backend,
         })
     }
 
@@ -174,8 +161,14 @@ impl<B: Backend> Transformer<B> {
         self.tensors.all()
     }
 
-    pub(crate) fn index(&self) -> &Arc<Index> {
+    /// The tensors by layer.
+    pub(crate) fn index(&self) -> &Index {
         &self.tensors
+    }
+
+    /// The file.
+    pub(crate) fn gguf(&self) -> &Gguf {
+        &self.gguf
     }
 
     /// Bytes of all weights.
@@ -184,9 +177,18 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Bytes of weights that one token reads: every matrix and norm, and one
-    /// row of the embedding.
+    /// row of the embedding; a table that is the head as well is read whole.
     pub fn bytes_per_token(&self) -> u64 {
-        self.tensors().iter().map(Tensor::bytes_per_token).sum()
+        let all = self.weights_bytes();
+        let embedding = self.tensors.get(Role::Embedding, None);
+        embedding.map_or(all, |t| {
+            let row = t.bytes / t.rows as u64;
+            if self.config.out.tied {
+                all + row
+            } else {
+                all - t.bytes + row
+            }
+        })
     }
 
     /// Parameters, norms and embedding included.
@@ -199,19 +201,19 @@ impl<B: Backend> Transformer<B> {
     /// one). The model's own [`Spec::context`] does not bound it: going
     /// beyond what it was trained on is the caller's decision.
     pub fn cache(&self, context: usize) -> Cache<B> {
-        let max_batch = self.lane.micro_batch();
+        let max_batch = self.sizes.micro_batch;
         Cache::new(&*self.backend, &self.config, context.max(1), max_batch)
     }
 
     /// Buffers for passes over several sequences at once
     /// ([`Transformer::forward_many`]).
     pub fn workspace(&self) -> Workspace<B> {
-        Workspace::new(&*self.backend, &self.config, 1, 1)
+        Workspace::new(&self.config)
     }
 
     /// Bytes of KV that a cache of `context` positions holds when full.
     pub fn cache_bytes(&self, context: usize) -> u64 {
-        crate::cache::kv_bytes(&self.config, context, self.lane.micro_batch(), context)
+        crate::cache::kv_bytes(&self.config, context, self.sizes.micro_batch, context)
     }
 }
 

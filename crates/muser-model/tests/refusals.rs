@@ -283,7 +283,7 @@ fn each_wrong_tensor_is_refused() {
             DType::NAMES
         ));
     s().tensor("output_norm.weight", &[256], Q4_K)
-        .refused("tensor \"output_norm.weight\": expected F32, F16 or BF16, found Q4_K");
+        .refused("tensor \"output_norm.weight\": expected F16, BF16 or F32, found Q4_K");
 }
 
 #[test]

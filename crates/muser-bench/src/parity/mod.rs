@@ -204,6 +204,7 @@ fn cpu(level: Level, profile: Profile, threads: usize) -> Result<Cpu, String> {
         threads: Some(threads),
         level: Some(level),
         lane: Lane::Pinned(profile),
+        ..CpuOptions::default()
     })
     .map_err(|e| e.to_string())
 }

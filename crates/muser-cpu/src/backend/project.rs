@@ -28,7 +28,7 @@ impl Cpu {
     pub(super) fn project_set(
         &self,
         columns: usize,
-        set: &[&Weight],
+        set: &[Weight],
         x: &[f32],
         outputs: &mut [Output<'_>],
     ) {
@@ -40,7 +40,7 @@ impl Cpu {
                 columns,
             }
         };
-        let plan = |w: &&Weight| -> Vec<Step<'_>> {
+        let plan = |w: &Weight| -> Vec<Step<'_>> {
             let rungs = rungs(self.lane, w.dtype(), w.rows(), columns);
             rungs.map(|rung| step(w, rung)).collect()
         };
@@ -56,7 +56,7 @@ impl Cpu {
             cols: set[0].cols(),
         };
         for_tiles(team, outputs, |which, range, tile| {
-            let w = set[which];
+            let w = &set[which];
             let n = w.row_bytes();
             let bytes = &w.bytes()[range.start * n..range.end * n];
             for step in &plans[which] {
@@ -66,7 +66,7 @@ impl Cpu {
     }
 
     /// Quantises and rounds what the rungs will read.
-    fn prepare(&self, shared: &mut Shared, set: &[&Weight], x: &[f32]) {
+    fn prepare(&self, shared: &mut Shared, set: &[Weight], x: &[f32]) {
         let meets = |arithmetic| set.iter().any(|w| w.dtype().arithmetic() == arithmetic);
         if meets(Arithmetic::Superblocks) {
             self.quantize(shared, x);
@@ -75,7 +75,7 @@ impl Cpu {
             self.quantize_groups(shared, set[0].cols(), x);
         }
         for (i, dtype) in ROUNDED.into_iter().enumerate() {
-            let rounded = |w: &&Weight| w.dtype() == dtype;
+            let rounded = |w: &Weight| w.dtype() == dtype;
             if self.lane.profile().is_none() || !set.iter().any(rounded) {
                 continue;
             }

@@ -79,10 +79,10 @@ impl Parts {
         self
     }
 
-    pub(crate) fn gguf(self) -> Gguf {
+    pub(crate) fn gguf(&self) -> Gguf {
         let mut writer = Writer::new();
-        for (key, value) in self.keys {
-            writer.metadata(key, value).unwrap();
+        for (key, value) in &self.keys {
+            writer.metadata(key.as_str(), value.clone()).unwrap();
         }
         for (name, dims, ty, _) in &self.tensors {
             writer.tensor(name.as_str(), dims, *ty).unwrap();
@@ -94,12 +94,12 @@ impl Parts {
         Gguf::from_vec(data.finish().unwrap()).unwrap()
     }
 
-    pub(crate) fn config(self) -> Spec {
+    pub(crate) fn config(&self) -> Spec {
         Spec::from_gguf(&self.gguf()).unwrap()
     }
 
     #[track_caller]
-    pub(crate) fn refused(self, message: &str) {
+    pub(crate) fn refused(&self, message: &str) {
         let error = load(&self.gguf()).map(|_| ()).unwrap_err().to_string();
         // The byte offset of a key moves with the file: not part of the row.
         let offset = error.find(" at byte ").map(|at| {
