@@ -91,7 +91,7 @@ impl Hook<Oracle> for Defect {
                 let input = b.read(x, rows)?;
                 let columns = input.chunks(w.cols()).zip(values.chunks_mut(w.rows()));
                 for (column, (x, y)) in columns.enumerate() {
-                    if route(w.dtype(), w.rows(), rows, column) == Route::Interleaved {
+                    if route(w.dtype(), w.rows(), rows, column) == Some(Route::Interleaved) {
                         for (r, y) in y.iter_mut().enumerate() {
                             *y = unfused(w.row(r), x);
                         }
