@@ -26,8 +26,12 @@ pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| {
         },
         api_keys: Vec::new(),
         tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
         model_name: "nano".to_owned(),
         unknown_fields: UnknownFields::Refuse,
+        grammar_worker: None,
     };
     Server::start(model, options).expect("a free port")
 });

@@ -52,9 +52,9 @@ pub enum Fault {
     },
     /// A buffer or result has another length than expected.
     Length {
-        /// Values expected.
+        /// Number of values expected.
         expected: usize,
-        /// Values found.
+        /// Number of values found.
         found: usize,
     },
     /// The operation was refused.
@@ -66,7 +66,7 @@ pub enum Fault {
 pub struct Failure {
     /// The case: shapes and kinds of inputs.
     pub case: String,
-    /// The operand.
+    /// Name of the operand.
     pub operand: &'static str,
     /// The value's index in the operand, guard rows included.
     pub index: usize,

@@ -1,4 +1,5 @@
-//! Embedding rows: every format, the first and the last token, repeats.
+//! Cases of embedding lookup: every format, the first and the last token,
+//! repeated tokens.
 
 use super::compare::Seen;
 use super::fill;

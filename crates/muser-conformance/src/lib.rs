@@ -1,6 +1,7 @@
-//! The conformance suite: any backend against the oracle, bit for bit.
+//! The conformance suite: compares the operations of any backend with the
+//! oracle's, bit for bit.
 //!
-//! A backend instantiates it once a level, in its tests:
+//! The tests of a backend instantiate it, once for each level:
 //!
 //! ```
 //! mod oracle_itself {
@@ -8,7 +9,7 @@
 //! }
 //! ```
 //!
-//! or, where the harness is its own, with [`groups`] and [`run`]:
+//! A test harness of its own calls [`groups`] and [`run`] instead:
 //!
 //! ```
 //! use muser_conformance as conformance;
@@ -18,13 +19,14 @@
 //! ```
 //!
 //! Every case fills its operands from one seed, runs on the oracle and on the
-//! subject, and compares *all* values. Outputs hold a NaN before that counts
-//! as a failure wherever it is found after; every buffer has guard rows behind
-//! the operation's own that must not change, and neither may an operand that is
-//! only read. A group that compared nothing has failed. The suite documents no
-//! geometry as optional: an operation that a backend refuses is a failure.
+//! subject, and compares *all* values. Outputs are filled with a NaN first,
+//! which is a failure wherever it is still found afterwards. Guard rows behind
+//! the rows of the operation, and operands that are only read, must not change.
+//! A group that compared nothing fails. No geometry is optional: an operation
+//! that a backend refuses is a failure.
 //!
-//! `MUSER_SEED` (decimal, or hexadecimal after `0x`) replaces the seed.
+//! The environment variable `MUSER_SEED` (decimal, or hexadecimal after `0x`)
+//! replaces the seed.
 #![forbid(unsafe_code)]
 
 mod attention;
@@ -51,14 +53,15 @@ pub use report::Report;
 use rig::Suite;
 use rng::Rng;
 
-/// One family of operations, of one weight format where it has weights.
+/// A group of cases: one family of operations and, where it has weights, one
+/// weight format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// One matrix, every batch width.
+    /// Products of one matrix at every batch width.
     Matvec(DType),
-    /// Several matrices of several formats in one projection set.
+    /// Projection sets: several matrices of several formats in one call.
     MatvecSet,
-    /// Rows of an embedding table.
+    /// Lookup of rows in an embedding table.
     Embed(DType),
     /// RMS norm of rows.
     RmsNorm,
@@ -66,13 +69,14 @@ pub enum Group {
     HeadNorm,
     /// RMS norm added to the residual.
     AddRmsNorm,
-    /// Rotary encoding.
+    /// Rotary position encoding.
     Rope,
-    /// KV store and attention where every position stays visible.
+    /// KV store and attention without a window.
     AttentionFull,
-    /// The same with a window and its ring.
+    /// KV store and attention with a window, whose cache is a ring.
     AttentionWindow,
-    /// The same over values at the ends of f16 and f32.
+    /// KV store and attention with values at the ends of the ranges of f16 and
+    /// f32.
     AttentionValues,
     /// Several sequences in one batch, each as it is alone.
     AttentionTogether,
@@ -82,9 +86,9 @@ pub enum Group {
     SigmoidGate,
     /// `silu(g) · u`.
     SiluProduct,
-    /// Scaled and capped logits.
+    /// Scaled and soft-capped logits.
     SoftCap,
-    /// Rows from one buffer to another.
+    /// Copies of rows from one buffer to another.
     CopyRows,
     /// The rows that a batch keeps.
     Gather,
@@ -128,26 +132,27 @@ fn named() -> impl Iterator<Item = (Group, &'static str)> {
     OF_FORMATS.iter().chain(&WITHOUT_FORMAT).copied()
 }
 
-/// Every group.
+/// Returns every group.
 pub fn groups() -> Vec<Group> {
     named().map(|(group, _)| group).collect()
 }
 
 impl Group {
-    /// The family's path: `matvec/q4_k`, `norm/rms_norm`, …
+    /// Returns the name of the group, a path: `matvec/q4_k`, `norm/rms_norm`, …
     pub fn name(self) -> &'static str {
         let mut found = named().filter(|(group, _)| *group == self);
         found.next().expect("a test: every group is in the list").1
     }
 
-    /// The group of this name.
+    /// Returns the group of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         let mut found = named().filter(|(_, n)| *n == name);
         found.next().map(|(group, _)| group)
     }
 
-    /// The one format of its weights. A lane that does not cover it refuses to
-    /// bind them, which [`refused`] checks.
+    /// Returns the format of the group's weights, if it has one format. A lane
+    /// that does not cover the format refuses to bind such weights, which
+    /// [`refused`] checks.
     pub fn format(self) -> Option<DType> {
         match self {
             Self::Matvec(dtype) | Self::Embed(dtype) => Some(dtype),
@@ -170,11 +175,11 @@ impl Group {
     }
 }
 
-/// Whether a backend refuses weights of this format by the tensor's name, as one
-/// must whose lane has no arithmetic for it.
+/// Checks that a backend refuses weights of this format by the tensor's name,
+/// as it must if its lane has no arithmetic for them.
 ///
 /// # Panics
-/// If it does not.
+/// If the backend accepts them, or the error does not name the tensor.
 pub fn refused<B: Backend>(backend: &B, dtype: DType) {
     let cols = dtype.block_values();
     let bytes = vec![0u8; dtype.block_bytes()];
@@ -191,11 +196,11 @@ pub fn refused<B: Backend>(backend: &B, dtype: DType) {
     }
 }
 
-/// Runs one group on a backend. The report says what was compared and what
-/// differed; [`Report::assert_ok`] makes a test of it.
+/// Runs one group on a backend and returns what was compared and what differed.
+/// [`Report::assert_ok`] turns the report into a test.
 ///
 /// # Panics
-/// If `MUSER_SEED` is set and no number.
+/// If `MUSER_SEED` is set but not a number.
 pub fn run<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     let seed = std::env::var("MUSER_SEED").map_or(seed, |s| match parse_seed(&s) {
         Some(seed) => seed,
@@ -204,7 +209,7 @@ pub fn run<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     run_with(backend, group, seed)
 }
 
-/// [`run`] with this seed whatever the environment says.
+/// Runs one group like [`run`], but ignores the environment.
 fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     let info = backend.info();
     let mut suite = Suite {
@@ -248,29 +253,31 @@ fn parse_seed(s: &str) -> Option<u64> {
     }
 }
 
-/// The seed of the tests that [`conformance_tests`] writes.
+/// Seed of the tests that [`conformance_tests`] defines.
 pub const SEED: u64 = 20_260_101;
 
-/// The group of this name on this backend, as a test.
+/// Runs the group of this name on a backend and panics unless it passes.
 ///
 /// # Panics
-/// If there is no such group, or if [`Report::assert_ok`] does.
+/// If there is no such group, if [`Report::assert_ok`] panics, or if the group
+/// has too few cases to be a proof.
 pub fn check<B: Backend>(backend: &B, name: &str) {
     match Group::from_name(name) {
         Some(group) => {
             let report = run(backend, group, SEED);
             report.assert_ok();
-            // A group that shrank to next to nothing passes only by chance.
+            // A group with next to no cases would pass by chance.
             assert!(report.cases >= 40 && report.values > 20_000, "{report}");
         }
         None => panic!("no conformance group is called {name:?}"),
     }
 }
 
-/// One `#[test]` a group, for the backend that the expression opens.
+/// Defines one `#[test]` for each group, on the backend that the expression
+/// opens.
 ///
-/// A level that the machine lacks is for the caller to report as not run; the
-/// expression must give a backend.
+/// The expression must return a backend: the caller reports a level that the
+/// machine lacks as not run.
 #[macro_export]
 macro_rules! conformance_tests {
     ($backend:expr) => {
@@ -305,7 +312,7 @@ macro_rules! conformance_tests {
             }
         }
 
-        /// A group without a line in the macro would be a group never run.
+        /// A group without a line in the macro would never run.
         #[test]
         fn every_group_is_run() {
             let mut named: Vec<&str> = vec![$($name),*];

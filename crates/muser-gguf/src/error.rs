@@ -53,9 +53,10 @@ pub enum Error {
     /// Tensor data was written in another order than declared.
     #[error("tensor data: expected {}, found {}", wanted(expected), wanted(found))]
     DataOrder {
-        /// The tensor whose turn it is; `None` after the last one.
+        /// The tensor whose data comes next; `None` after the last one.
         expected: Option<String>,
-        /// The tensor given; `None` for the end.
+        /// The tensor whose data was written instead; `None` if the file was
+        /// finished.
         found: Option<String>,
     },
     /// Tensor data is shorter or longer than declared.

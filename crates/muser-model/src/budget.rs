@@ -1,11 +1,11 @@
 //! What a token costs: bytes of weights and of KV, floating-point operations,
 //! and the speed at which a given bandwidth delivers them.
 //!
-//! A [`Budget`] is [`Transformer::forward`] over a backend that computes nothing,
-//! so it knows no more of a model than the pass does, and nothing else. It reads
-//! a file's header and norms alone. What it counts is compulsory traffic: each byte of a weight once a pass, each stored position that a
-//! pass sees once a layer, whatever caches and kernels make of it. Activations
-//! are left out: they stay in the caches.
+//! A [`Budget`] is [`Transformer::forward`] over a backend that computes nothing:
+//! nobody has to tell it what a model does. It reads a file's header and norms
+//! alone. What it counts is compulsory traffic: each byte of a weight once a
+//! pass, each stored position that a pass sees once a layer, whatever caches and
+//! kernels make of it. Activations are left out: they stay in the caches.
 //!
 //! Operations are those of matrices and of attention (a multiplication and an
 //! addition each); norms, rotations and the like are below a thousandth of

@@ -13,6 +13,7 @@ use muser_cpu::{Cpu, CpuOptions, Level};
 use muser_gguf::Gguf;
 use muser_model::{Cache, Step, Transformer, Want};
 use muser_ops::Backend;
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 /// Tokens of the sequence: more than two chunks of 64 positions, and than a
@@ -31,8 +32,10 @@ impl Case {
         self.expected.get_or_init(|| {
             let model = oracle(self.file.clone());
             let rows = bits(&model, &mut model.cache(LONG), &self.ids, &[]);
-            // Rows differ from each other, or equality would say little.
-            assert!(rows.windows(2).all(|w| w[0] != w[1]));
+            // Rows differ from each other, or equality would say little. A token
+            // that sees itself alone may give its row twice.
+            let distinct: HashSet<&Vec<u32>> = rows.iter().collect();
+            assert!(distinct.len() > LONG / 2, "{}", distinct.len());
             rows
         })
     }

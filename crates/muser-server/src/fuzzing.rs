@@ -5,6 +5,7 @@ use crate::Server;
 use crate::api;
 use crate::atem::{Mark, Reader};
 use crate::fields::Fields;
+use crate::grammar::Types;
 use crate::limits::json;
 use crate::limits::work::Work;
 use crate::options::UnknownFields;
@@ -90,8 +91,9 @@ fn calls(out: &Delta) -> Vec<(String, String)> {
 }
 
 fn read(text: &str, sizes: &[u8], cut: bool) -> Delta {
-    let strings = HashMap::from([("s".to_owned(), true), ("n".to_owned(), false)]);
-    let mut reader = Reader::new(true, HashMap::from([("f".to_owned(), strings)]));
+    let types = [("s", Types::STRING), ("n", Types::INTEGER)];
+    let types = types.map(|(name, types)| (name.to_owned(), types)).into();
+    let mut reader = Reader::new(true, HashMap::from([("f".to_owned(), types)]));
     let mut out = Delta::default();
     let mut sizes = sizes.iter().map(|&n| usize::from(n.max(1))).cycle();
     let mut rest = text;

@@ -34,7 +34,8 @@ mod sites;
 mod tls;
 
 pub use error::ApiError;
-pub use limits::JsonLimits;
+pub use grammar::grammar_worker;
+pub use limits::{GrammarLimits, JsonLimits, SchemaLimits};
 pub use options::{Limits, Options, StartError, TlsFiles, UnknownFields};
 
 use api::{App, Ids};
@@ -53,7 +54,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tls::Acceptor;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Of the grace period, what is left for telling clients of its end, at most.
@@ -144,6 +144,7 @@ impl Server {
             unknown_fields: options.unknown_fields,
             created: api::now(),
             grammars: OnceLock::new(),
+            grammar_worker: options.grammar_worker.clone(),
             ids: Ids::new(),
             budget,
             gate: Gate::new(readers()),
@@ -158,7 +159,7 @@ impl Server {
             .build()
             .map_err(StartError::Thread)?;
         let address = options.address;
-        let bound = runtime.block_on(TcpListener::bind(address));
+        let bound = runtime.block_on(async { listen::bind(address) });
         let located = bound.and_then(|l| Ok((l.local_addr()?, l)));
         let (address, socket) = located.map_err(|source| StartError::Listen { address, source })?;
         let (sender, acceptor) = acceptor.unzip();

@@ -1,7 +1,8 @@
 //! How the server is to run.
 
-use crate::limits::JsonLimits;
+use crate::limits::{GrammarLimits, JsonLimits, SchemaLimits};
 use crate::sites::Sites;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,6 +41,10 @@ pub struct Limits {
     pub stall_time: Duration,
     /// For running answers once the server is to end.
     pub grace: Duration,
+    /// What schemas may be.
+    pub schema: SchemaLimits,
+    /// What constrained decoding may take.
+    pub grammar: GrammarLimits,
 }
 
 impl Default for Limits {
@@ -59,6 +64,8 @@ impl Default for Limits {
             idle_time: Duration::from_secs(75),
             stall_time: Duration::from_secs(60),
             grace: Duration::from_secs(30),
+            schema: SchemaLimits::default(),
+            grammar: GrammarLimits::default(),
         }
     }
 }
@@ -103,6 +110,10 @@ pub struct Options {
     pub log_dropped: Option<Arc<AtomicU64>>,
     /// The model's name in requests and answers.
     pub model_name: String,
+    /// Command line of a process that calls [`crate::grammar_worker`]. Without
+    /// one, grammars are compiled in this process: a schema that makes the
+    /// grammar library overflow its stack then ends the server.
+    pub grammar_worker: Option<Vec<OsString>>,
     /// What becomes of fields that are not known.
     pub unknown_fields: UnknownFields,
 }
@@ -188,6 +199,10 @@ impl Limits {
             ("JSON number", json.number_bytes as u64, 16, 1 << 20),
             ("messages", json.messages as u64, 1, 1 << 20),
             ("tools", json.tools as u64, 1, 1 << 20),
+            ("grammar workers", self.grammar.workers as u64, 1, 64),
+            ("grammar memory", self.grammar.memory, 64 << 20, 1 << 44),
+            // Beyond the JSON's own, a schema's depth is never reached.
+            ("schema depth", self.schema.depth as u64, 1, 127),
         ];
         for (name, found, low, high) in counts {
             if !(low..=high).contains(&found) {
@@ -265,6 +280,7 @@ mod tests {
             allowed_origins: Vec::new(),
             log_dropped: None,
             model_name: "m".into(),
+            grammar_worker: None,
             unknown_fields: UnknownFields::Refuse,
         }
     }

@@ -199,6 +199,7 @@ mod tests {
             log_dropped: None,
             model_name: "m".into(),
             unknown_fields: crate::options::UnknownFields::Refuse,
+            grammar_worker: None,
         })
     }
 

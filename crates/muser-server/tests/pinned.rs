@@ -61,6 +61,7 @@ fn answers_beside_each_other_are_the_engines_own() {
         allowed_origins: Vec::new(),
         log_dropped: None,
         model_name: "nano".into(),
+        grammar_worker: None,
         unknown_fields: UnknownFields::Refuse,
     };
     let server = Server::start(model.clone(), options).unwrap();

@@ -101,4 +101,7 @@ pub(crate) enum Command {
     Routes(commands::routes::RoutesArgs),
     /// Show what this machine gives: level, kernels, threads, read bandwidth
     Doctor(commands::doctor::DoctorArgs),
+    /// Compile grammars for `muser serve`, which starts this itself
+    #[command(hide = true)]
+    GrammarWorker,
 }

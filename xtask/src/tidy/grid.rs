@@ -1,6 +1,7 @@
 //! Checks the grid of kernels: a family is a folder with a file for each level, the
 //! same names in every folder, or one file that is compiled for all levels.
 
+use super::code::blank;
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +18,11 @@ const WHY: &str = "the grid kernels/<family>/<level>.rs is the documentation";
 pub(super) fn features_stand_once(tree: &Tree) -> Vec<Finding> {
     let of_cpu = tree.ending(".rs").filter(|(path, _)| path.starts_with(CPU));
     let lines = of_cpu.flat_map(|(path, text)| {
-        let numbered = text.lines().enumerate();
+        let code = blank(text);
+        let numbered = code.lines().enumerate();
         let found = numbered.filter(|(_, line)| line.contains("#[target_feature"));
-        found.map(move |(at, _)| Finding {
+        let found: Vec<usize> = found.map(|(at, _)| at).collect();
+        found.into_iter().map(move |at| Finding {
             path: path.to_owned(),
             line: at + 1,
             what: "lists features itself: #[level(…)] or #[levels] does it".to_owned(),

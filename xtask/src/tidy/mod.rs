@@ -124,7 +124,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let metadata = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let mut findings = edges::edges(&metadata);
     findings.extend(supply::crates(&supply::built(root)?));
-    let rules: [fn(&Tree) -> Vec<Finding>; 14] = [
+    let rules: &[fn(&Tree) -> Vec<Finding>] = &[
         edges::reference_is_not_default,
         grid::features_stand_once,
         grid::grid,

@@ -52,7 +52,7 @@ impl Span {
 /// One operation's group of cases.
 pub(super) type Group = fn(&mut Judge<'_>, &Selection) -> Result<(), String>;
 
-/// The groups, each under the name of its kernel.
+/// The groups of cases, each with the name of the kernel that it tests.
 pub(super) const GROUPS: [(&str, Group); 8] = [
     ("embed", embed),
     ("rms_norm", rms_norm),

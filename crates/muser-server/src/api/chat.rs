@@ -10,7 +10,7 @@ use super::tools::{Choice, Tools};
 use super::{compat, constraint, stream};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::grammar::{Grammar, string_parameters};
+use crate::grammar::{Draft, parameter_types};
 use crate::limits::work::Work;
 use crate::scheduler::{Format, Generate, Request, Task};
 use axum::extract::State;
@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 pub(crate) struct Parsed {
     request: Request,
+    /// What its answers have to fit.
+    draft: Option<Draft>,
     stream: Option<stream::Usage>,
     shape: Shape,
 }
@@ -29,7 +31,8 @@ pub(super) async fn chat(
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
     let (shared, work) = (app.clone(), body.work.clone());
-    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
+    let mut parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
+    constraint::admit(&app, &work, parsed.draft.take(), &mut parsed.request).await?;
     let choices = parsed.request.units();
     let whole = parsed.stream.is_none();
     let events = app.handle.submit(parsed.request, work, whole)?;
@@ -51,6 +54,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
         return Err(ApiError::field("top_logprobs", reason));
     }
     let tools = Tools::read(&mut f)?;
+    tools.check(&app.limits.schema)?;
     let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true) && !tools.old;
     let constraint = constraint::read(&mut f)?;
     let reasoning = f.flag("include_reasoning")?.unwrap_or(true);
@@ -59,7 +63,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
 
     let effort = options.extra.get("reasoning_effort");
     let reason = effort.is_none_or(|e| e != "none");
-    let grammar = grammar(app, &tools, constraint.as_ref(), parallel, reason)?;
+    let draft = draft(app, &tools, constraint.as_ref(), parallel, reason)?;
     let bounds = app.text_bounds(work);
     let (_, prompt) = app.guard.chat(&app.codec, messages, options, &bounds)?;
     let prompts = vec![prompt];
@@ -80,11 +84,11 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
             },
             None => Format::Plain,
         },
-        grammar,
-        strings: string_parameters(&tools.all),
+        parameters: parameter_types(&tools.all, &app.limits.schema),
         ..common.generate
     };
     Ok(Parsed {
+        draft,
         request: Request {
             prompts,
             task: Task::Generate(Box::new(generate)),
@@ -98,16 +102,19 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
 
 /// What the decoding is held to: the call that has to be made, before any form
 /// of an answer in words, for there is none then.
-fn grammar(
+fn draft(
     app: &App,
     tools: &Tools,
     constraint: Option<&Constraint>,
     parallel: bool,
     reason: bool,
-) -> Result<Option<Grammar>, ApiError> {
+) -> Result<Option<Draft>, ApiError> {
     match (tools.forced(), constraint) {
-        (Some(forced), _) => app.grammars()?.calls(&forced, parallel, reason).map(Some),
-        (None, Some(constraint)) => constraint.grammar(app, true, reason).map(Some),
+        (Some(forced), _) => {
+            let forced: Vec<_> = forced.iter().map(|t| (tools.place(t), t)).collect();
+            app.grammars()?.calls(&forced, parallel, reason).map(Some)
+        }
+        (None, Some(constraint)) => constraint.draft(app, true, reason).map(Some),
         (None, None) => Ok(None),
     }
 }

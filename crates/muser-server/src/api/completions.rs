@@ -6,6 +6,7 @@ use super::render::{Kind, Render, Shape};
 use super::{App, compat, constraint, stream};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::grammar::Draft;
 use crate::limits::work::Work;
 use crate::scheduler::{Generate, Request, Task};
 use axum::extract::State;
@@ -21,6 +22,8 @@ const MOST_LOGPROBS: i64 = 20;
 
 pub(crate) struct Parsed {
     request: Request,
+    /// What its answers have to fit.
+    draft: Option<Draft>,
     stream: Option<stream::Usage>,
     shape: Shape,
 }
@@ -31,7 +34,8 @@ pub(super) async fn completions(
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
     let (shared, work) = (app.clone(), body.work.clone());
-    let parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
+    let mut parsed = body.read(move |work, f| parse(&shared, work, f)).await?;
+    constraint::admit(&app, &work, parsed.draft.take(), &mut parsed.request).await?;
     let choices = parsed.request.units();
     let whole = parsed.stream.is_none();
     let events = app.handle.submit(parsed.request, work, whole)?;
@@ -81,12 +85,11 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
         logprobs,
         score: echo && logprobs.is_some(),
         show_special,
-        grammar: constraint
-            .map(|c| c.grammar(app, false, false))
-            .transpose()?,
         ..common.generate
     };
+    let draft = constraint.map(|c| c.draft(app, false, false)).transpose()?;
     Ok(Parsed {
+        draft,
         request: Request {
             prompts,
             task: Task::Generate(Box::new(generate)),

@@ -2,10 +2,11 @@
 //! goes by: a JSON schema, a regular expression, or a choice of texts.
 
 use super::App;
-use crate::error::{ApiError, shown};
+use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
-use crate::grammar::Grammar;
-use llguidance::api::TopLevelGrammar;
+use crate::grammar::{Draft, Form};
+use crate::limits::work::Work;
+use crate::scheduler::{Request, Task};
 use serde_json::{Map, Value, json};
 
 /// Bytes of a regular expression.
@@ -19,17 +20,6 @@ const MOST_CHOICE_BYTES: usize = 64 << 10;
 pub(super) struct Constraint {
     pub(super) param: String,
     pub(super) form: Form,
-}
-
-/// The forms that there are.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Form {
-    /// JSON that fits a schema.
-    Json(Value),
-    /// A text that a regular expression matches whole.
-    Pattern(String),
-    /// One of these texts.
-    Choice(Vec<String>),
 }
 
 /// Reads every field that asks for a form; at most one may.
@@ -62,8 +52,8 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     let schema = match format.string("type")?.as_deref() {
         Some("text") => None,
         Some("json_object") => {
-            let schema = format.take("schema");
-            Some(schema.unwrap_or_else(|| json!({"type": "object"})))
+            let schema = format.take("schema").map(|schema| (".schema", schema));
+            Some(schema.unwrap_or_else(|| ("", json!({"type": "object"}))))
         }
         Some("json_schema") => Some(match format.object("json_schema")? {
             Some(mut inner) => {
@@ -73,7 +63,7 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
                 inner.flag("strict")?;
                 let schema = inner.require("schema")?;
                 inner.finish()?;
-                schema
+                (".json_schema.schema", schema)
             }
             // Not nested, as some clients have it.
             None => {
@@ -81,7 +71,7 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
                 format.flag("strict")?;
                 let missing = format.name("json_schema");
                 let missing = ApiError::field(missing, "expected an object, found none");
-                format.take("schema").ok_or(missing)?
+                (".schema", format.take("schema").ok_or(missing)?)
             }
         }),
         _ => {
@@ -90,8 +80,8 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
         }
     };
     format.finish()?;
-    Ok(schema.map(|schema| Constraint {
-        param: "response_format".to_owned(),
+    Ok(schema.map(|(place, schema)| Constraint {
+        param: format!("response_format{place}"),
         form: Form::Json(schema),
     }))
 }
@@ -189,67 +179,29 @@ fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiErro
 impl Constraint {
     /// The grammar of an answer of this form: in a chat behind its header, after
     /// reasoning if it may `reason` first.
-    pub(super) fn grammar(&self, app: &App, chat: bool, reason: bool) -> Result<Grammar, ApiError> {
+    pub(super) fn draft(&self, app: &App, chat: bool, reason: bool) -> Result<Draft, ApiError> {
         let grammars = app.grammars()?;
-        let param = self.param.as_str();
-        let rule = match &self.form {
-            Form::Json(schema) if chat => {
-                let made = grammars.json(schema, reason);
-                return made.map_err(|e| e.renamed("response_format", param));
-            }
-            Form::Json(schema) => format!("%json {}", crate::grammar::compact(param, schema)?),
-            Form::Pattern(pattern) => format!("/{}/", escaped(pattern)),
-            Form::Choice(texts) => {
-                let each: Vec<String> = texts.iter().map(|t| crate::grammar::literal(t)).collect();
-                each.join(" | ")
-            }
-        };
-        let begin = match chat && grammars.has_header() {
-            true => grammars.beginning("\" to=user\" <|message|> answer", reason),
-            false => "start: answer\n".to_owned(),
-        };
-        let lark = TopLevelGrammar::from_lark(format!("{begin}answer: {rule}\n"));
-        let made = grammars.compile(param, lark);
-        made.map_err(|e| match &self.form {
-            Form::Pattern(pattern) => {
-                let reason = format!("cannot be used: {}", shown(pattern));
-                ApiError::field(param, format!("{reason}: {}", because(&e)))
-            }
-            Form::Json(_) | Form::Choice(_) => e,
-        })
+        grammars.answer(&self.param, &self.form, chat, reason)
     }
 }
 
-/// What an error says behind the field's name and "cannot be used".
-fn because(error: &ApiError) -> String {
-    let text = error.message.rsplit("cannot be used: ").next();
-    text.unwrap_or_default().to_owned()
-}
-
-/// A pattern between the slashes of the grammar language.
-fn escaped(pattern: &str) -> String {
-    let mut out = String::with_capacity(pattern.len());
-    let mut chars = pattern.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => match chars.next() {
-                // A line end needs no backslash where it is written as a number.
-                Some(end @ ('\n' | '\r')) => out.push_str(&line_end(end)),
-                next => out.extend([c].into_iter().chain(next)),
-            },
-            '/' => out.push_str("\\/"),
-            c => out.push_str(&line_end(c)),
-        }
-    }
-    out
-}
-
-fn line_end(c: char) -> String {
-    match c {
-        '\n' => "\\x0A".to_owned(),
-        '\r' => "\\x0D".to_owned(),
-        c => c.to_string(),
-    }
+/// Compiles what a request's answers have to fit, as long as somebody waits for
+/// them.
+pub(super) async fn admit(
+    app: &App,
+    work: &Work,
+    draft: Option<Draft>,
+    request: &mut Request,
+) -> Result<(), ApiError> {
+    let (Some(draft), Task::Generate(generate)) = (draft, &mut request.task) else {
+        return Ok(());
+    };
+    let admitted = app.grammars()?.clone().admit(work.client, draft);
+    generate.grammar = Some(tokio::select! {
+        grammar = admitted => grammar?,
+        () = work.expired() => return Err(ApiError::deadline()),
+    });
+    Ok(())
 }
 
 #[cfg(test)]
@@ -316,10 +268,5 @@ mod tests {
             let error = form(text).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(param), "{text}");
         }
-    }
-
-    #[test]
-    fn a_pattern_stays_between_its_slashes() {
-        assert_eq!(escaped("a/b\\/c\nd\\\\/"), "a\\/b\\/c\\x0Ad\\\\\\/");
     }
 }

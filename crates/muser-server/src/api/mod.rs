@@ -37,6 +37,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use muser_engine::Codec;
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -63,7 +64,9 @@ pub(crate) struct App {
     pub(crate) unknown_fields: UnknownFields,
     pub(crate) created: u64,
     /// Made when first asked for: a walk over the vocabulary.
-    pub(crate) grammars: OnceLock<Result<Grammars, ApiError>>,
+    pub(crate) grammars: OnceLock<Result<Arc<Grammars>, ApiError>>,
+    /// Command line of what compiles grammars.
+    pub(crate) grammar_worker: Option<Vec<OsString>>,
     pub(crate) ids: Ids,
     /// Memory of requests and unfinished answers.
     pub(crate) budget: Arc<Budget>,
@@ -80,8 +83,12 @@ impl App {
         keys.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn grammars(&self) -> Result<&Grammars, ApiError> {
-        let made = self.grammars.get_or_init(|| Grammars::new(&self.codec));
+    pub(crate) fn grammars(&self) -> Result<&Arc<Grammars>, ApiError> {
+        let made = self.grammars.get_or_init(|| {
+            let (worker, limits) = (self.grammar_worker.as_deref(), &self.limits);
+            let (grammar, schema) = (limits.grammar.clone(), limits.schema.clone());
+            Grammars::new(&self.codec, worker, grammar, schema).map(Arc::new)
+        });
         made.as_ref().map_err(Clone::clone)
     }
 

@@ -64,7 +64,7 @@ pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, A
         format: Format::Plain,
         show_special: false,
         grammar: None,
-        strings: HashMap::new(),
+        parameters: HashMap::new(),
         ignore_end: f.flag("ignore_eos")?.unwrap_or(false),
         n: f.count("n", 1, MOST_CHOICES)?.unwrap_or(1),
     };

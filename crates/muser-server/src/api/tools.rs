@@ -4,6 +4,7 @@ use super::history::ASIDE;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::grammar::Tool;
+use crate::limits::SchemaLimits;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -69,6 +70,22 @@ impl Tools {
                 let named = self.all.iter().filter(|t| t.name == *name);
                 Some(named.cloned().collect())
             }
+        }
+    }
+
+    /// Refuses more tools, or larger schemas, than a request may have.
+    pub(super) fn check(&self, limits: &SchemaLimits) -> Result<(), ApiError> {
+        let field = if self.old { "functions" } else { "tools" };
+        let schemas = self.all.iter().map(|t| (self.place(t), &t.parameters));
+        limits.check_tools(field, schemas)
+    }
+
+    /// The name of the field with a tool's schema.
+    pub(super) fn place(&self, tool: &Tool) -> String {
+        let at = self.all.iter().position(|t| t.name == tool.name);
+        match self.old {
+            true => format!("functions[{}].parameters", at.unwrap_or(0)),
+            false => format!("tools[{}].function.parameters", at.unwrap_or(0)),
         }
     }
 

@@ -3,9 +3,10 @@
 use super::{Counts, Delta, Finish, Format, Generate, TokenLogProb};
 use crate::atem::{Channel, Mark, Reader};
 use crate::error::ApiError;
-use crate::grammar::Grammar;
+use crate::grammar::Masks;
 use muser_engine::{Codec, LogProbs, Sampler, StopMatcher, Token};
 use muser_text::StreamDecoder;
+use std::time::Duration;
 
 /// The state of one answer.
 pub(crate) struct Answer {
@@ -15,7 +16,11 @@ pub(crate) struct Answer {
     /// Takes messages apart; `None` where text is text.
     reader: Option<Reader>,
     stop: StopMatcher,
-    grammar: Option<Grammar>,
+    /// What may be written, if that is not anything.
+    masks: Option<Masks>,
+    /// Tokens of reasoning after which a constrained answer has to begin, and
+    /// the token that ends reasoning.
+    reasoning: Option<(usize, Token)>,
     logprobs: Option<usize>,
     /// Whether the token that ends it has a log-probability too.
     score: bool,
@@ -28,6 +33,8 @@ pub(crate) struct Answer {
 /// What comes after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
+    /// Which tokens may come is not known yet: ask again.
+    Later,
     /// The token goes through the model.
     Next(Token),
     /// The answer is complete.
@@ -56,8 +63,14 @@ impl Answer {
         }
         let reader = match generate.format {
             Format::Plain => None,
-            Format::Messages { tools } => Some(Reader::new(tools, generate.strings.clone())),
+            Format::Messages { tools } => Some(Reader::new(tools, generate.parameters.clone())),
         };
+        let masks = generate.grammar.as_ref().map(Masks::new).transpose()?;
+        let end = tokenizer.as_ref().ok().and_then(|t| t.id_of("<|eom|>"));
+        let reasoning = generate.grammar.as_ref().zip(end).map(|(grammar, end)| {
+            let half = generate.max_tokens.map_or(usize::MAX, |most| most / 2);
+            (grammar.reasoning().min(half), end)
+        });
         Ok(Self {
             sampler: Sampler::new(sampling, vocab)?,
             decoder: tokenizer
@@ -65,7 +78,8 @@ impl Answer {
                 .map(|t| StreamDecoder::new(t, generate.show_special)),
             reader,
             stop: StopMatcher::new(&generate.stop)?,
-            grammar: generate.grammar.clone(),
+            masks,
+            reasoning,
             logprobs: generate.logprobs,
             score: generate.score,
             min_tokens: generate.min_tokens,
@@ -80,23 +94,35 @@ impl Answer {
         self.counts
     }
 
-    /// Chooses the next token after `history` and says what it adds.
+    /// Chooses the next token after `history` and says what it adds. A mask that
+    /// is not there is waited for as long as `patience` lasts.
     pub(crate) fn step(
         &mut self,
         logits: &[f32],
         history: &[Token],
         context: usize,
         codec: &Codec,
+        patience: Duration,
     ) -> Result<(Delta, Outcome), ApiError> {
         let mut delta = Delta::default();
         if self.max_tokens == Some(0) {
             return Ok((delta, Outcome::Done(Finish::Length)));
         }
-        let allowed = self.grammar.as_mut().map(Grammar::allowed).transpose()?;
-        let allowed = allowed.as_ref().map(|set| set.as_slice());
-        let longer = self.without_ends(allowed, logits.len(), codec);
-        let allowed = longer.as_deref().or(allowed);
-        let token = self.sampler.sample_among(logits, history, allowed)?;
+        if let Some(masks) = &mut self.masks
+            && !masks.ready(patience)?
+        {
+            return Ok((delta, Outcome::Later));
+        }
+        let allowed = self.masks.as_ref().and_then(Masks::mask);
+        let token = match (allowed, self.reasoned_enough()) {
+            (Some(mask), Some(end)) if mask.is_allowed(end) => end,
+            _ => {
+                let allowed = allowed.map(|mask| mask.as_slice());
+                let longer = self.without_ends(allowed, logits.len(), codec);
+                let allowed = longer.as_deref().or(allowed);
+                self.sampler.sample_among(logits, history, allowed)?
+            }
+        };
         if codec.is_end(token) || self.stop_tokens.contains(&token) {
             if self.score {
                 delta.logprobs.extend(self.logprob(logits, token));
@@ -104,9 +130,10 @@ impl Answer {
             self.flush(&mut delta, false);
             return Ok((delta, Outcome::Done(self.natural_end())));
         }
-        if let Some(grammar) = &mut self.grammar {
-            grammar.push(token)?;
-        }
+        let complete = match &mut self.masks {
+            Some(masks) => masks.push(token)?,
+            None => false,
+        };
         self.counts.completion += 1;
         if self.counts_as_content(token, codec) {
             delta.logprobs.extend(self.logprob(logits, token));
@@ -114,7 +141,6 @@ impl Answer {
         if self.text(token, codec, &mut delta)? {
             return Ok((delta, Outcome::Done(Finish::Stop)));
         }
-        let complete = self.grammar.as_ref().is_some_and(Grammar::is_complete);
         let full = self.max_tokens.is_some_and(|n| self.counts.completion >= n);
         let finish = match (complete, full || history.len() >= context) {
             (true, _) => self.natural_end(),
@@ -123,6 +149,14 @@ impl Answer {
         };
         self.flush(&mut delta, finish == Finish::Length);
         Ok((delta, Outcome::Done(finish)))
+    }
+
+    /// The token that has to end the reasoning now, if so.
+    fn reasoned_enough(&self) -> Option<Token> {
+        let reader = self.reader.as_ref()?;
+        let (most, end) = self.reasoning?;
+        let enough = reader.channel() == Channel::Reasoning && self.counts.reasoning >= most;
+        enough.then_some(end)
     }
 
     /// What may come next of an answer that is too short to end: `allowed`

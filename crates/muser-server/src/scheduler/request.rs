@@ -1,6 +1,6 @@
 //! What the scheduler is asked for, and what it answers.
 
-use crate::atem::StringParameters;
+use crate::atem::Parameters;
 use crate::grammar::Grammar;
 use muser_engine::{SamplingParams, Token};
 use std::sync::Arc;
@@ -46,8 +46,8 @@ pub(crate) struct Generate {
     pub(crate) show_special: bool,
     /// What may be written at all, from the first token on.
     pub(crate) grammar: Option<Grammar>,
-    /// Which parameters of tools are strings.
-    pub(crate) strings: StringParameters,
+    /// What the parameters of tools take.
+    pub(crate) parameters: Parameters,
     /// Goes on past the model's own end.
     pub(crate) ignore_end: bool,
     /// Choices of each prompt.

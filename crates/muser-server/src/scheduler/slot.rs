@@ -154,14 +154,14 @@ impl<B: Backend> Slot<B> {
     }
 
     /// Chooses the next token; nothing for an embedding.
-    pub(super) fn step(&mut self, codec: &Codec, context: usize) {
+    pub(super) fn step(&mut self, codec: &Codec, context: usize, patience: Duration) {
         let Some(answer) = &mut self.answer else {
             return;
         };
         self.is_first = answer.counts().completion == 0;
         let (logits, history) = (self.session.logits(), self.session.tokens());
         let logits = logits.map_err(ApiError::from);
-        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec)));
+        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec, patience)));
     }
 
     /// Whether each token of the prompt that is being evaluated is to be scored.

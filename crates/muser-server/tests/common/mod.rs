@@ -91,6 +91,7 @@ fn options(limits: Limits, keys: &[&str]) -> Options {
         log_dropped: None,
         model_name: "nano".to_owned(),
         unknown_fields: UnknownFields::Refuse,
+        grammar_worker: Some(vec![env!("CARGO_BIN_EXE_grammar-worker").into()]),
     }
 }
 

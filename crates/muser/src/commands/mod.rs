@@ -39,5 +39,6 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Parity(args) => parity::run(common, args),
         Command::Routes(args) => routes::run(common, args),
         Command::Doctor(args) => doctor::run(common, args),
+        Command::GrammarWorker => Ok(muser_server::grammar_worker()?),
     }
 }

@@ -17,12 +17,14 @@
 //! </atem:function_calls>
 //! ```
 //!
-//! A value that is JSON other than a string is taken as it stands, everything
-//! else as a string. What looks like markup and is none stays text: a model may
-//! write anything.
+//! How a value is read follows from what its parameter takes ([`calls`]). What
+//! looks like markup and is none stays text: a model may write anything.
 
-use crate::scheduler::{CallDelta, Delta};
-use serde_json::Value;
+mod calls;
+
+use crate::grammar::Types;
+use crate::scheduler::Delta;
+use calls::Calls;
 use std::collections::HashMap;
 
 /// What the tokens between messages mean.
@@ -48,9 +50,8 @@ impl Mark {
     }
 }
 
-/// Which parameters of which tools are strings, whatever their value looks
-/// like: by tool, then parameter.
-pub(crate) type StringParameters = HashMap<String, HashMap<String, bool>>;
+/// The types that parameters take: by tool, then parameter.
+pub(crate) type Parameters = HashMap<String, HashMap<String, Types>>;
 
 /// Where in the answer a text belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +78,13 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// At the beginning of an answer, inside its header.
-    pub(crate) fn new(tools: bool, strings: StringParameters) -> Self {
+    pub(crate) fn new(tools: bool, parameters: Parameters) -> Self {
         Self {
             channel: Channel::Header,
             tools,
             header: String::new(),
             header_tokens: 0,
-            calls: Calls::new(strings),
+            calls: Calls::new(parameters),
         }
     }
 
@@ -94,7 +95,7 @@ impl Reader {
 
     /// Calls begun so far.
     pub(crate) fn calls(&self) -> usize {
-        self.calls.count
+        self.calls.count()
     }
 
     /// A token between messages.
@@ -144,7 +145,7 @@ impl Reader {
 
     fn leave(&mut self, out: &mut Delta) {
         if self.channel == Channel::Tool {
-            self.calls.finish(out);
+            self.calls.finish(false, out);
         }
     }
 
@@ -152,8 +153,7 @@ impl Reader {
     /// call stays open, with its arguments as far as they were written.
     pub(crate) fn finish(&mut self, cut: bool, out: &mut Delta) {
         match self.channel {
-            Channel::Tool if cut => self.calls.cut(out),
-            Channel::Tool => self.calls.finish(out),
+            Channel::Tool => self.calls.finish(cut, out),
             Channel::Header if self.header_tokens > 0 => {
                 // It never ended, so it was none; a header that a mark began is
                 // not shown, nor one that could have become one.
@@ -171,170 +171,10 @@ impl Reader {
     }
 }
 
-/// The markup of calls, read as far as it is complete.
-#[derive(Clone, Debug)]
-struct Calls {
-    strings: StringParameters,
-    /// Text that is not decided yet.
-    held: String,
-    /// The open call's name; `None` between calls.
-    open: Option<String>,
-    /// Parameters of the open call.
-    parameters: usize,
-    count: usize,
-}
-
-const INVOKE: &str = "<atem:invoke name=\"";
-const PARAMETER: &str = "<atem:parameter name=\"";
-const PARAMETER_END: &str = "</atem:parameter>";
-const INVOKE_END: &str = "</atem:invoke>";
-
-impl Calls {
-    fn new(strings: StringParameters) -> Self {
-        Self {
-            strings,
-            held: String::new(),
-            open: None,
-            parameters: 0,
-            count: 0,
-        }
-    }
-
-    fn push(&mut self, text: &str, out: &mut Delta) {
-        self.held.push_str(text);
-        while self.step(out) {}
-    }
-
-    /// Reads one more piece of markup, if it is complete.
-    fn step(&mut self, out: &mut Delta) -> bool {
-        if self.open.is_none() {
-            let Some((at, name, rest)) = opening(&self.held, INVOKE) else {
-                return false;
-            };
-            let (name, rest) = (name.to_owned(), rest.to_owned());
-            let _ = at;
-            out.calls.push(CallDelta {
-                index: self.count,
-                name: Some(name.clone()),
-                arguments: "{".to_owned(),
-            });
-            self.count += 1;
-            (self.open, self.parameters, self.held) = (Some(name), 0, rest);
-            return true;
-        }
-        let parameter = opening(&self.held, PARAMETER);
-        let end = self.held.find(INVOKE_END);
-        match (parameter, end) {
-            (Some((at, key, rest)), end) if end.is_none_or(|end| at < end) => {
-                let Some((value, rest)) = rest.split_once(PARAMETER_END) else {
-                    return false;
-                };
-                let argument = self.argument(key, value);
-                let rest = rest.to_owned();
-                self.emit(&argument, out);
-                self.parameters += 1;
-                self.held = rest;
-                true
-            }
-            // A value may hold anything, the end of a call too: only what
-            // comes before the next parameter ends this one.
-            (None, Some(_)) if self.held.contains(PARAMETER) => false,
-            (_, Some(end)) => {
-                self.held.drain(..end + INVOKE_END.len());
-                self.emit("}", out);
-                self.open = None;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// `"key":value`, with a comma before it if it is not the first.
-    fn argument(&self, key: &str, value: &str) -> String {
-        let tool = self.open.as_ref().and_then(|name| self.strings.get(name));
-        let declared = tool.and_then(|parameters| parameters.get(key));
-        let parsed = serde_json::from_str::<Value>(value.trim()).ok();
-        let value = match (declared, parsed) {
-            (Some(true), _) | (_, None | Some(Value::String(_))) => Value::from(value),
-            (_, Some(json)) => json,
-        };
-        let comma = if self.parameters > 0 { "," } else { "" };
-        format!("{comma}{}:{value}", Value::from(key))
-    }
-
-    fn emit(&self, arguments: &str, out: &mut Delta) {
-        out.calls.push(CallDelta {
-            index: self.count.saturating_sub(1),
-            name: None,
-            arguments: arguments.to_owned(),
-        });
-    }
-
-    /// The answer ends here, in the middle: what was written of a value is told
-    /// and nothing is closed. Markup that is not decided is no text.
-    fn cut(&mut self, out: &mut Delta) {
-        if self.open.is_some() {
-            if let Some((_, key, value)) = opening(&self.held, PARAMETER) {
-                let argument = self.open_argument(key, value);
-                self.emit(&argument, out);
-            }
-        } else if self.count == 0 {
-            let text = self.held.trim_start();
-            let markup = "<atem:function_calls>";
-            if !text.starts_with("<atem:") && !markup.starts_with(text) {
-                out.content.push_str(&self.held);
-            }
-        }
-        self.held.clear();
-    }
-
-    /// [`Calls::argument`] of a value that has no end, without what may be the
-    /// beginning of the markup behind it.
-    fn open_argument(&self, key: &str, value: &str) -> String {
-        let partial = (1..PARAMETER_END.len().min(value.len() + 1))
-            .rev()
-            .find(|&n| value.ends_with(&PARAMETER_END[..n]));
-        let value = &value[..value.len() - partial.unwrap_or(0)];
-        let tool = self.open.as_ref().and_then(|name| self.strings.get(name));
-        let declared = tool.and_then(|parameters| parameters.get(key));
-        let begun = value.trim_start();
-        let is_json = begun.starts_with(|c: char| "{[-0123456789tfn".contains(c));
-        let value = match declared {
-            Some(false) => value.to_owned(),
-            None if is_json || begun.is_empty() => value.to_owned(),
-            Some(true) | None => {
-                let mut text = Value::from(value).to_string();
-                // Its closing quote: the text goes on.
-                text.pop();
-                text
-            }
-        };
-        let comma = if self.parameters > 0 { "," } else { "" };
-        format!("{comma}{}:{value}", Value::from(key))
-    }
-
-    /// The message is over: an open call is closed, so that what was sent is
-    /// JSON, and text that is no call is text.
-    fn finish(&mut self, out: &mut Delta) {
-        if self.open.take().is_some() {
-            self.emit("}", out);
-        } else if self.count == 0 {
-            out.content.push_str(&self.held);
-        }
-        self.held.clear();
-    }
-}
-
-/// The first complete `prefix NAME">`: where it is, the name, what follows.
-fn opening<'t>(text: &'t str, prefix: &str) -> Option<(usize, &'t str, &'t str)> {
-    let at = text.find(prefix)?;
-    let (name, rest) = text[at + prefix.len()..].split_once("\">")?;
-    Some((at, name, rest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::Value;
 
     /// Reads an answer in which control tokens are written out, its texts cut
     /// into pieces of `size` characters.
@@ -367,9 +207,15 @@ mod tests {
         out
     }
 
-    fn strings() -> StringParameters {
-        let weather = HashMap::from([("city".to_owned(), true), ("days".to_owned(), false)]);
-        HashMap::from([("weather".to_owned(), weather)])
+    fn strings() -> Parameters {
+        let zip = Types::STRING.or(Types::NULL);
+        let weather = [
+            ("city", Types::STRING),
+            ("days", Types::INTEGER),
+            ("zip", zip),
+        ];
+        let weather = weather.map(|(name, types)| (name.to_owned(), types));
+        HashMap::from([("weather".to_owned(), HashMap::from(weather))])
     }
 
     /// (name, arguments) of each call.
@@ -482,5 +328,89 @@ mod tests {
         let odd = read(&format!("{head}{value}"), 1, true);
         let expected = serde_json::json!({"a": "x</atem:invoke>y"});
         assert_eq!(calls(&odd), [("f".to_owned(), expected)]);
+    }
+
+    fn weather(parameters: &str) -> String {
+        format!(
+            " to=weather<|message|><atem:function_calls>\n<atem:invoke name=\"weather\">\n{parameters}"
+        )
+    }
+
+    #[test]
+    fn a_value_is_read_to_its_own_end() {
+        let end = "</atem:invoke>";
+        for (value, expected) in [
+            (
+                "{\"k\": \"</atem:parameter>\"}",
+                serde_json::json!({"k": "</atem:parameter>"}),
+            ),
+            ("\"a\"", serde_json::json!("a")),
+            ("12345", serde_json::json!("12345")),
+            ("null", serde_json::json!(null)),
+            ("\"open", serde_json::json!("\"open")),
+            ("{not json}", serde_json::json!("{not json}")),
+            (" x < y ", serde_json::json!(" x < y ")),
+        ] {
+            for size in [1, 3, 200] {
+                let key = if value.starts_with('{') { "any" } else { "zip" };
+                let text = weather(&format!(
+                    "<atem:parameter name=\"{key}\">{value}</atem:parameter>\n{end}"
+                ));
+                let found = calls(&read(&text, size.max(2), true));
+                assert_eq!(found[0].1[key], expected, "{value} by {size}");
+            }
+        }
+        let digits = weather(
+            "<atem:parameter name=\"n\">12345678901234567890123</atem:parameter></atem:invoke>",
+        );
+        let out = read(&digits, 5, true);
+        let all: String = out.calls.iter().map(|c| c.arguments.as_str()).collect();
+        assert_eq!(all, "{\"n\":12345678901234567890123}");
+    }
+
+    /// What an answer that is cut gives: (content, arguments).
+    fn cut(answer: &str) -> (String, String) {
+        let mut reader = Reader::new(true, strings());
+        let mut out = Delta::default();
+        let (head, body) = answer.split_once("<|message|>").unwrap_or((answer, ""));
+        reader.text(head, &mut out);
+        if answer.contains("<|message|>") {
+            reader.mark(Mark::Message, &mut out);
+            for c in body.chars() {
+                reader.text(&c.to_string(), &mut out);
+            }
+        }
+        reader.finish(true, &mut out);
+        let arguments = out.calls.iter().map(|c| c.arguments.as_str()).collect();
+        (out.content, arguments)
+    }
+
+    #[test]
+    fn what_is_cut_stays_open() {
+        let nothing = (String::new(), String::new());
+        assert_eq!(cut(" to"), nothing);
+        assert_eq!(
+            cut(" to=weather<|message|><atem:function_calls>\n<atem:inv"),
+            nothing
+        );
+        for (text, arguments) in [
+            ("", "{"),
+            ("<atem:parameter name=\"ci", "{"),
+            (
+                "<atem:parameter name=\"city\">Os\"lo",
+                "{\"city\":\"Os\\\"lo",
+            ),
+            (
+                "<atem:parameter name=\"any\">{\"a\": [1",
+                "{\"any\":{\"a\": [1",
+            ),
+            (
+                "<atem:parameter name=\"days\">3</atem:parameter>\n",
+                "{\"days\":3",
+            ),
+        ] {
+            let (content, found) = cut(&weather(text));
+            assert_eq!((content.as_str(), found.as_str()), ("", arguments));
+        }
     }
 }

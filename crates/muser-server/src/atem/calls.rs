@@ -1,0 +1,384 @@
+//! The markup of calls, read while it comes.
+//!
+//! A parameter that takes strings only is the text up to the mark that ends it,
+//! whatever it looks like, and is passed on as it comes. Any other value is read
+//! as JSON to its own end, so it may hold the mark in a string: a string then
+//! loses its quotes. What is no JSON, or of a type that the parameter does not
+//! take where it does take strings, is a string as it stands.
+
+use super::Parameters;
+use crate::grammar::{PARAMETER_END, Types};
+use crate::scheduler::{CallDelta, Delta};
+use serde_json::Value;
+
+const INVOKE: &str = "<atem:invoke name=\"";
+const PARAMETER: &str = "<atem:parameter name=\"";
+const INVOKE_END: &str = "</atem:invoke>";
+
+/// Where in the markup the text stands.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Before a call, or behind one.
+    Outside,
+    /// In a call, between parameters.
+    Call,
+    /// In a value that is text; whether its beginning was passed on.
+    Text { key: String, begun: bool },
+    /// In a value that may be JSON.
+    Json {
+        key: String,
+        types: Types,
+        scan: Scan,
+    },
+}
+
+/// The calls of one message after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Calls {
+    parameters: Parameters,
+    /// Text that is not decided yet.
+    held: String,
+    /// Bytes of it in which what is looked for does not begin.
+    searched: usize,
+    place: Place,
+    /// The open call's tool.
+    tool: String,
+    /// Arguments of the open call.
+    arguments: usize,
+    count: usize,
+}
+
+impl Calls {
+    pub(super) fn new(parameters: Parameters) -> Self {
+        Self {
+            parameters,
+            held: String::new(),
+            searched: 0,
+            place: Place::Outside,
+            tool: String::new(),
+            arguments: 0,
+            count: 0,
+        }
+    }
+
+    /// Calls begun so far.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn push(&mut self, text: &str, out: &mut Delta) {
+        self.held.push_str(text);
+        while self.step(out) {}
+    }
+
+    /// Reads one more piece of markup, if it is complete.
+    fn step(&mut self, out: &mut Delta) -> bool {
+        match &mut self.place {
+            Place::Outside => self.begin(out),
+            Place::Call => self.parameter(out),
+            Place::Text { .. } => self.text(out),
+            Place::Json { scan, .. } => match scan.read(&self.held) {
+                Scanned::Open => false,
+                Scanned::Value(end) => self.argument(Some(end), out),
+                Scanned::Other => self.argument(None, out),
+            },
+        }
+    }
+
+    /// Looks for the beginning of a call.
+    fn begin(&mut self, out: &mut Delta) -> bool {
+        let Some((name, end)) = opening(&self.held, INVOKE, self.searched) else {
+            let from = self.held.get(self.searched..).unwrap_or_default();
+            self.searched = match from.find(INVOKE) {
+                Some(at) => self.searched + at,
+                None => tail(&self.held, INVOKE),
+            };
+            return false;
+        };
+        let name = name.to_owned();
+        out.calls.push(CallDelta {
+            index: self.count,
+            name: Some(name.clone()),
+            arguments: "{".to_owned(),
+        });
+        self.count += 1;
+        (self.tool, self.arguments) = (name, 0);
+        self.place = Place::Call;
+        self.drop(end);
+        true
+    }
+
+    /// Looks for the next parameter, or the end of the call.
+    fn parameter(&mut self, out: &mut Delta) -> bool {
+        let end = self.held.find(INVOKE_END);
+        let begin = self.held.find(PARAMETER);
+        match (begin, end) {
+            (Some(begin), end) if end.is_none_or(|end| begin < end) => {
+                let Some((key, after)) = opening(&self.held, PARAMETER, begin) else {
+                    return false;
+                };
+                let key = key.to_owned();
+                let declared = self.parameters.get(&self.tool);
+                let types = declared.and_then(|p| p.get(&key)).copied();
+                self.place = match types {
+                    Some(Types::STRING) => Place::Text { key, begun: false },
+                    other => Place::Json {
+                        key,
+                        types: other.unwrap_or(Types::ALL),
+                        scan: Scan::default(),
+                    },
+                };
+                self.drop(after);
+                true
+            }
+            (_, Some(end)) => {
+                self.emit("}", out);
+                self.place = Place::Outside;
+                self.drop(end + INVOKE_END.len());
+                true
+            }
+            (_, None) => false,
+        }
+    }
+
+    /// Passes on what is certain of a text.
+    fn text(&mut self, out: &mut Delta) -> bool {
+        let end = self.held.find(PARAMETER_END);
+        let certain = end.unwrap_or_else(|| tail(&self.held, PARAMETER_END));
+        let piece = escaped(&self.held[..certain]);
+        self.begin_text(&piece, out);
+        match end {
+            Some(end) => {
+                self.emit("\"", out);
+                self.place = Place::Call;
+                self.drop(end + PARAMETER_END.len());
+                true
+            }
+            None => {
+                self.drop(certain);
+                false
+            }
+        }
+    }
+
+    /// Passes on a piece of a string, after its key if it is the first.
+    fn begin_text(&mut self, piece: &str, out: &mut Delta) {
+        let Place::Text { key, begun } = &mut self.place else {
+            return;
+        };
+        let start = match std::mem::replace(begun, true) {
+            true => String::new(),
+            false => {
+                let comma = if self.arguments > 0 { "," } else { "" };
+                self.arguments += 1;
+                format!("{comma}{}:\"", Value::from(key.as_str()))
+            }
+        };
+        if !(start.is_empty() && piece.is_empty()) {
+            self.emit(&(start + piece), out);
+        }
+    }
+
+    /// Passes on a value that ends at a place, or one that is no JSON and ends
+    /// at the mark.
+    fn argument(&mut self, end: Option<usize>, out: &mut Delta) -> bool {
+        let Some(end) = end.or_else(|| self.held.find(PARAMETER_END)) else {
+            return false;
+        };
+        let (text, rest) = self.held.split_at(end);
+        let Some(mark) = rest.find(PARAMETER_END) else {
+            return false;
+        };
+        let (text, after) = (text.to_owned(), end + mark + PARAMETER_END.len());
+        self.value(&text, out);
+        self.place = Place::Call;
+        self.drop(after);
+        true
+    }
+
+    /// Passes on a whole value under its key.
+    fn value(&mut self, text: &str, out: &mut Delta) {
+        let Place::Json { key, types, .. } = &self.place else {
+            return;
+        };
+        let parsed = serde_json::from_str::<Value>(text).ok();
+        let fits = |v: &Value| types.has(Types::of(v)) || !types.has(Types::STRING);
+        let value = match parsed.filter(fits) {
+            // The text itself: its numbers have all their digits.
+            Some(_) => text.trim().to_owned(),
+            None => Value::from(text).to_string(),
+        };
+        let comma = if self.arguments > 0 { "," } else { "" };
+        let argument = format!("{comma}{}:{value}", Value::from(key.as_str()));
+        self.arguments += 1;
+        self.emit(&argument, out);
+    }
+
+    fn drop(&mut self, bytes: usize) {
+        self.held.drain(..bytes);
+        self.searched = 0;
+    }
+
+    fn emit(&self, arguments: &str, out: &mut Delta) {
+        out.calls.push(CallDelta {
+            index: self.count.saturating_sub(1),
+            name: None,
+            arguments: arguments.to_owned(),
+        });
+    }
+
+    /// The message is over. An open call is closed, so that what was sent is
+    /// JSON, unless it is `cut`: then it stays as open as it is. Text that is no
+    /// call is text.
+    pub(super) fn finish(&mut self, cut: bool, out: &mut Delta) {
+        let held = std::mem::take(&mut self.held);
+        match &self.place {
+            Place::Outside => {
+                let markup = cut && held.trim_start().starts_with('<');
+                if self.count == 0 && !markup {
+                    out.content.push_str(&held);
+                }
+            }
+            Place::Call => {}
+            Place::Text { .. } => {
+                // What may be the mark's beginning is no text yet.
+                let end = if cut {
+                    tail(&held, PARAMETER_END)
+                } else {
+                    held.len()
+                };
+                let piece = escaped(&held[..end]) + if cut { "" } else { "\"" };
+                self.begin_text(&piece, out);
+            }
+            Place::Json { key, types, .. } if cut => {
+                let comma = if self.arguments > 0 { "," } else { "" };
+                let held = &held[..tail(&held, PARAMETER_END)];
+                let json = held.trim_start();
+                let quoted = types.has(Types::STRING) && !json.starts_with(['"', '{', '[']);
+                let value = match quoted {
+                    true => format!("\"{}", escaped(held)),
+                    false => json.to_owned(),
+                };
+                if !value.is_empty() {
+                    self.emit(
+                        &format!("{comma}{}:{value}", Value::from(key.as_str())),
+                        out,
+                    );
+                }
+            }
+            Place::Json { .. } => {
+                // JSON that never closed is none: its mark may have come.
+                let end = held.find(PARAMETER_END).unwrap_or(held.len());
+                self.value(&held[..end], out);
+                self.place = Place::Call;
+                self.held = held[end..].to_owned();
+                while self.step(out) {}
+                self.held.clear();
+            }
+        }
+        if !matches!(self.place, Place::Outside) && !cut {
+            self.emit("}", out);
+        }
+        self.place = Place::Outside;
+        self.searched = 0;
+    }
+}
+
+/// A JSON value found by its own brackets and quotes.
+#[derive(Clone, Debug, Default)]
+struct Scan {
+    at: usize,
+    depth: usize,
+    string: bool,
+    escape: bool,
+    scalar: bool,
+    end: Option<usize>,
+}
+
+/// What a value is, as far as it came.
+enum Scanned {
+    /// Not certain yet.
+    Open,
+    /// JSON that ends at this byte, where the mark follows.
+    Value(usize),
+    /// No JSON.
+    Other,
+}
+
+impl Scan {
+    /// Goes on over what was added.
+    fn read(&mut self, held: &str) -> Scanned {
+        let bytes = held.as_bytes();
+        while self.end.is_none() {
+            let Some(&byte) = bytes.get(self.at) else {
+                return Scanned::Open;
+            };
+            self.byte(byte);
+        }
+        let rest = held[self.end.unwrap_or(0)..].trim_start();
+        if rest.starts_with(PARAMETER_END) {
+            return Scanned::Value(self.end.unwrap_or(0));
+        }
+        match PARAMETER_END.starts_with(rest) {
+            true => Scanned::Open,
+            false => Scanned::Other,
+        }
+    }
+
+    fn byte(&mut self, byte: u8) {
+        let at = self.at;
+        self.at += 1;
+        if self.string {
+            match byte {
+                _ if self.escape => self.escape = false,
+                b'\\' => self.escape = true,
+                b'"' => {
+                    self.string = false;
+                    self.end = (self.depth == 0).then_some(self.at);
+                }
+                _ => {}
+            }
+            return;
+        }
+        if self.scalar {
+            if !(byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) {
+                self.end = Some(at);
+            }
+            return;
+        }
+        match byte {
+            b'"' => self.string = true,
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' if self.depth > 0 => {
+                self.depth -= 1;
+                self.end = (self.depth == 0).then_some(self.at);
+            }
+            b' ' | b'\n' | b'\r' | b'\t' => {}
+            _ if self.depth > 0 => {}
+            _ if byte.is_ascii_alphanumeric() || byte == b'-' => self.scalar = true,
+            _ => self.end = Some(at),
+        }
+    }
+}
+
+/// A text as JSON writes it between quotes.
+fn escaped(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
+}
+
+/// Where a part of `mark` may have begun at the text's end.
+fn tail(text: &str, mark: &str) -> usize {
+    let at = text.len().saturating_sub(mark.len() - 1);
+    let starts = (at..text.len()).filter(|&at| text.is_char_boundary(at));
+    let mut open = starts.filter(|&at| mark.starts_with(&text[at..]));
+    open.next().unwrap_or(text.len())
+}
+
+/// The first complete `prefix NAME">` from a place on: the name, and where it
+/// ends.
+fn opening<'t>(text: &'t str, prefix: &str, from: usize) -> Option<(&'t str, usize)> {
+    let start = from + text.get(from..)?.find(prefix)? + prefix.len();
+    let length = text[start..].find("\">")?;
+    Some((&text[start..start + length], start + length + 2))
+}

@@ -1,0 +1,369 @@
+//! Constrained decoding: which tokens may come next.
+//!
+//! ```text
+//! schema ─ limits ─► value, tool: rules ─► text ─► quarantine: may it? ─► compiled
+//!                                                                          │
+//!                         an answer's own thread: mask, token, mask … ◄────┘
+//! ```
+//!
+//! A schema is read by code of ours, which knows what can be decoded and
+//! refuses the rest by word and place. The grammar library gets flat rules, in
+//! a worker process first; what a worker could not do within time, memory and
+//! stack never gets here.
+
+mod masks;
+mod merge;
+mod number;
+mod object;
+mod pattern;
+mod quarantine;
+mod rules;
+mod schema;
+mod string;
+#[cfg(test)]
+mod tests;
+mod tool;
+mod value;
+mod vocabulary;
+mod worker;
+
+pub(crate) use masks::Masks;
+pub(crate) use schema::Types;
+pub(crate) use tool::{PARAMETER_END, Tool, parameter_types};
+pub use worker::grammar_worker;
+
+use crate::error::ApiError;
+use crate::limits::work::Client;
+use crate::limits::{GrammarLimits, SchemaLimits};
+use llguidance::{Matcher, ParserFactory};
+use muser_engine::Codec;
+use quarantine::{Quarantine, Verdict};
+use rules::{Rules, Sym};
+use schema::Refusal;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, PoisonError};
+use value::Compiler;
+use vocabulary::Vocabulary;
+
+/// Bytes of all grammars that are kept.
+const KEPT_BYTES: usize = 4 << 20;
+
+/// The forms that an answer may have to take.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Form {
+    /// JSON that fits a schema.
+    Json(Value),
+    /// A text that a regular expression matches whole.
+    Pattern(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
+/// What an answer has to fit, as text that is not compiled yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    /// The field that it comes from.
+    param: String,
+    lark: Arc<str>,
+}
+
+/// A digest of a grammar's text.
+type Key = [u8; 32];
+
+/// Makes grammars over one model's vocabulary.
+pub(crate) struct Grammars {
+    factory: ParserFactory,
+    /// Whether the vocabulary can write a message before the answer.
+    can_reason: bool,
+    /// Whether the model writes the header of its answer.
+    header: bool,
+    limits: GrammarLimits,
+    schema: SchemaLimits,
+    /// `None` where there is no command line for workers.
+    quarantine: Option<Quarantine>,
+    /// What came of grammars of late, the latest last.
+    kept: Mutex<VecDeque<(Key, usize, Result<Grammar, String>)>>,
+}
+
+impl Grammars {
+    /// Over the model's tokens. Costs a walk over the vocabulary.
+    pub(crate) fn new(
+        codec: &Codec,
+        worker: Option<&[OsString]>,
+        limits: GrammarLimits,
+        schema: SchemaLimits,
+    ) -> Result<Self, ApiError> {
+        let tokenizer = codec.tokenizer()?;
+        let Some(vocabulary) = Vocabulary::of(tokenizer) else {
+            let reason = "constrained decoding needs a model that says where an answer ends";
+            return Err(ApiError::invalid(reason));
+        };
+        let factory = vocabulary.factory().map_err(failed)?;
+        let has = |text: &str| {
+            let id = tokenizer.id_of(text);
+            id.is_some_and(|id| tokenizer.is_control(id))
+        };
+        let ends = |text: &str| tokenizer.id_of(text).is_some_and(|id| codec.is_end(id));
+        let quarantine = worker.map(|w| Quarantine::new(w.to_vec(), &limits, &vocabulary));
+        Ok(Self {
+            factory,
+            can_reason: has("<|eom|>") && has("<|start|>") && !ends("<|eom|>"),
+            header: codec.header_end().is_some() && has("<|message|>"),
+            limits,
+            schema,
+            quarantine: quarantine.transpose().map_err(failed)?,
+            kept: Mutex::default(),
+        })
+    }
+
+    /// An answer of a form that `param` asks for: in a chat with its header,
+    /// after reasoning if it may.
+    pub(crate) fn answer(
+        &self,
+        param: &str,
+        form: &Form,
+        chat: bool,
+        reason: bool,
+    ) -> Result<Draft, ApiError> {
+        let mut rules = Rules::default();
+        let value = match form {
+            Form::Json(schema) => {
+                self.schema.check(param, schema)?;
+                let refused = |refusal| refuse(param, refusal);
+                let mut compiler = Compiler::new(rules, schema, &self.schema);
+                let value = compiler.value(schema, "");
+                compiler.finish().map_err(refused)?;
+                rules = compiler.rules;
+                value
+            }
+            Form::Pattern(pattern) => {
+                let text = pattern::whole(pattern, self.schema.pattern_steps);
+                let text = text.map_err(|reason| ApiError::field(param, reason))?;
+                let text = Sym::Term(rules.terminal(&format!("/{text}/")));
+                rules.rule(vec![vec![text]])
+            }
+            Form::Choice(texts) => {
+                let each = texts.iter().map(|text| vec![rules.text(text)]);
+                let each = each.collect();
+                rules.rule(each)
+            }
+        };
+        let answer = match chat && self.header {
+            false => vec![Sym::Rule(value)],
+            true => {
+                let to = rules.text(" to=user");
+                vec![to, Sym::Token("<|message|>"), Sym::Rule(value)]
+            }
+        };
+        self.draft(param, rules, answer, chat && reason)
+    }
+
+    /// An answer that calls one of these tools, each with the field that has its
+    /// schema, or several.
+    pub(crate) fn calls(
+        &self,
+        tools: &[(String, &Tool)],
+        parallel: bool,
+        reason: bool,
+    ) -> Result<Draft, ApiError> {
+        if !self.header {
+            let reason = "this model's template has no format of tool calls";
+            return Err(ApiError::field("tool_choice", reason));
+        }
+        let mut rules = Rules::default();
+        let mut calls = Vec::new();
+        for (param, tool) in tools {
+            let refused = |refusal| refuse(param, refusal);
+            let mut compiler = Compiler::new(rules, &tool.parameters, &self.schema);
+            let call = compiler.call(tool).map_err(refused)?;
+            compiler.finish().map_err(refused)?;
+            rules = compiler.rules;
+            if !rules.is_productive(call) {
+                let none = Refusal::new("", "expected a schema that some arguments fit");
+                return Err(refused(none));
+            }
+            calls.push(vec![Sym::Rule(call)]);
+        }
+        let call = rules.rule(calls);
+        let mut answer = vec![Sym::Rule(call)];
+        if parallel && self.can_reason {
+            let assistant = rules.text("assistant");
+            let again = vec![
+                Sym::Token("<|eom|>"),
+                Sym::Token("<|start|>"),
+                assistant,
+                Sym::Rule(call),
+            ];
+            answer.push(Sym::Times {
+                rule: rules.rule(vec![again]),
+                min: 0,
+                most: self.schema.tools.saturating_sub(1),
+            });
+        }
+        self.draft("tools", rules, answer, reason)
+    }
+
+    /// The answer's sequence as a grammar, after reasoning if it may.
+    fn draft(
+        &self,
+        param: &str,
+        mut rules: Rules,
+        answer: Vec<Sym>,
+        reason: bool,
+    ) -> Result<Draft, ApiError> {
+        let mut all = vec![answer.clone()];
+        if self.can_reason && reason {
+            let text = rules.terminal("/(?s:.*)/");
+            let mut reasoned = vec![
+                rules.text(" to=self"),
+                Sym::Token("<|message|>"),
+                Sym::Term(text),
+                Sym::Token("<|eom|>"),
+                Sym::Token("<|start|>"),
+                rules.text("assistant"),
+            ];
+            reasoned.extend(answer);
+            all.push(reasoned);
+        }
+        let start = rules.rule(all);
+        let none = || Refusal::new("", "expected a schema that some value fits");
+        let lark = rules.lark(start).ok_or_else(|| refuse(param, none()))?;
+        Ok(Draft {
+            param: param.to_owned(),
+            lark: lark.into(),
+        })
+    }
+
+    /// Compiles a draft once it has passed a worker. Dropping what this
+    /// returns ends the worker's trial.
+    ///
+    /// # Errors
+    /// It cannot be decoded within the limits: 400, before anything is.
+    pub(crate) async fn admit(
+        self: Arc<Self>,
+        client: Client,
+        draft: Draft,
+    ) -> Result<Grammar, ApiError> {
+        let param = draft.param;
+        let key: Key = Sha256::digest(draft.lark.as_bytes()).into();
+        if let Some(known) = self.known(&key) {
+            return known.map_err(|reason| ApiError::field(param, reason));
+        }
+        let verdict = match &self.quarantine {
+            None => Verdict::Fits,
+            Some(workers) => {
+                let verdict = workers.verdict(client, draft.lark.clone());
+                verdict.await.unwrap_or(Verdict::Left)
+            }
+        };
+        let seconds = self.limits.time.as_secs_f64();
+        let refused = match verdict {
+            Verdict::Fits => None,
+            Verdict::Refused(reason) => Some(format!("cannot be decoded: {reason}")),
+            Verdict::TooLong => Some(format!(
+                "expected what compiles within {seconds} seconds, found more"
+            )),
+            Verdict::TooMuch => Some(format!(
+                "expected what compiles within {} MiB of memory and {} MiB of stack, found more",
+                self.limits.memory >> 20,
+                self.limits.stack >> 20
+            )),
+            Verdict::NoWorker(_) | Verdict::Left => {
+                return Err(ApiError::internal("no process could compile the grammar"));
+            }
+        };
+        let bytes = draft.lark.len();
+        if let Some(reason) = refused {
+            self.keep(key, bytes, Err(reason.clone()));
+            return Err(ApiError::field(param, reason));
+        }
+        let this = self.clone();
+        let made = tokio::task::spawn_blocking(move || this.compile(&draft.lark)).await;
+        let made = made.unwrap_or_else(|_| Err("the compilation panicked".to_owned()));
+        let made = made.map_err(|reason| format!("cannot be decoded: {reason}"));
+        self.keep(key, bytes, made.clone());
+        made.map_err(|reason| ApiError::field(param, reason))
+    }
+
+    fn compile(&self, lark: &str) -> Result<Grammar, String> {
+        let stack = self.limits.stack.saturating_mul(2);
+        let compiled = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(stack);
+            let work = || match self.quarantine {
+                Some(_) => vocabulary::compile(&self.factory, lark),
+                None => vocabulary::probe(&self.factory, lark)
+                    .and_then(|()| vocabulary::compile(&self.factory, lark)),
+            };
+            let thread = thread
+                .spawn_scoped(scope, work)
+                .map_err(|e| e.to_string())?;
+            let done = thread.join();
+            done.unwrap_or_else(|_| Err("the compilation panicked".to_owned()))
+        });
+        compiled.map(|matcher| Grammar {
+            matcher: Arc::new(Mutex::new(matcher)),
+            stack,
+            mask_time: self.limits.mask_time,
+            reasoning: self.limits.reasoning,
+        })
+    }
+
+    fn known(&self, key: &Key) -> Option<Result<Grammar, String>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(k, ..)| k == key)?;
+        let entry = kept.remove(at)?;
+        let found = entry.2.clone();
+        kept.push_back(entry);
+        Some(found)
+    }
+
+    fn keep(&self, key: Key, bytes: usize, made: Result<Grammar, String>) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(k, ..)| *k != key);
+        kept.push_back((key, bytes, made));
+        let total = |kept: &VecDeque<(Key, usize, _)>| kept.iter().map(|e| e.1).sum::<usize>();
+        while kept.len() > self.limits.kept || total(&kept) > KEPT_BYTES {
+            kept.pop_front();
+        }
+    }
+}
+
+/// A grammar, compiled: what answers begin with.
+#[derive(Clone)]
+pub(crate) struct Grammar {
+    matcher: Arc<Mutex<Matcher>>,
+    stack: usize,
+    mask_time: std::time::Duration,
+    reasoning: usize,
+}
+
+impl std::fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grammar").finish_non_exhaustive()
+    }
+}
+
+impl Grammar {
+    /// One that goes its own way.
+    fn matcher(&self) -> Matcher {
+        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner);
+        matcher.deep_clone()
+    }
+
+    /// Tokens of reasoning before the answer.
+    pub(crate) fn reasoning(&self) -> usize {
+        self.reasoning
+    }
+}
+
+fn refuse(param: &str, refusal: Refusal) -> ApiError {
+    let at: String = refusal.at.chars().take(200).collect();
+    ApiError::field(format!("{param}{at}"), refusal.reason)
+}
+
+fn failed(error: impl std::fmt::Display) -> ApiError {
+    ApiError::internal(format!("constrained decoding failed: {error}"))
+}

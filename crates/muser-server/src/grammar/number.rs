@@ -1,0 +1,504 @@
+//! Numbers of a schema as regular expressions, exact to the digit.
+//!
+//! Whole numbers are bounded with 128-bit arithmetic, others on their decimal
+//! digits; nothing passes through a float. A number without bounds has at most
+//! 18 digits if it is whole, so that it fits 64 bits, and otherwise 15 before
+//! and after the point, so that an answer ends.
+
+use serde_json::{Number, Value};
+use std::fmt::Write as _;
+
+/// The largest whole number that is written where the schema sets no bound.
+const WHOLE: i128 = 999_999_999_999_999_999;
+/// Whole numbers up to here are what a double holds exactly.
+const EXACT: u64 = 1 << 53;
+/// Digits after the point of a number without bounds.
+const PLACES: usize = 15;
+/// The largest `multipleOf` of whole numbers.
+const MOST_MULTIPLE: u64 = 1024;
+/// The most endings that a fraction may have under `multipleOf`.
+const MOST_ENDINGS: u64 = 1000;
+
+/// What a schema asks of a number.
+#[derive(Debug, Default)]
+pub(super) struct Asked<'a> {
+    pub(super) minimum: Option<&'a Value>,
+    pub(super) exclusive_minimum: Option<&'a Value>,
+    pub(super) maximum: Option<&'a Value>,
+    pub(super) exclusive_maximum: Option<&'a Value>,
+    pub(super) multiple: Option<&'a Value>,
+}
+
+/// How numbers of a kind are written.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Written {
+    /// No number fits.
+    Nothing,
+    /// As this terminal's expression.
+    Terminal(String),
+    /// As the grammar library writes this schema.
+    Json(Value),
+}
+
+/// Why a number cannot be bounded so: the word, and the reason.
+pub(super) type Unfit = (&'static str, String);
+
+/// A number's value, digit by digit: neither leading zeros before the point nor
+/// trailing ones after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Decimal {
+    negative: bool,
+    whole: String,
+    part: String,
+}
+
+/// Reads a number of a schema without losing a digit.
+///
+/// # Errors
+/// Not a number, or one that JSON's reader has rounded already.
+fn decimal(word: &'static str, value: &Value) -> Result<Decimal, Unfit> {
+    let Value::Number(number) = value else {
+        return Err((word, format!("expected a number, found {value}")));
+    };
+    if !is_exact(number) {
+        return Err((word, inexact(number)));
+    }
+    let text = number.to_string().to_ascii_lowercase();
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let (negative, digits) = match digits.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, digits),
+    };
+    if exponent.unsigned_abs() > 40 {
+        return Err((word, format!("expected at most 40 digits, found {number}")));
+    }
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let (mut whole, mut part) = (whole.to_owned(), part.to_owned());
+    for _ in 0..exponent.max(0) {
+        whole.push(if part.is_empty() { '0' } else { part.remove(0) });
+    }
+    for _ in exponent.min(0)..0 {
+        part.insert(0, whole.pop().unwrap_or('0'));
+    }
+    let whole = whole.trim_start_matches('0');
+    let part = part.trim_end_matches('0');
+    Ok(Decimal {
+        negative: negative && !(whole.is_empty() && part.is_empty()),
+        whole: if whole.is_empty() { "0" } else { whole }.to_owned(),
+        part: part.to_owned(),
+    })
+}
+
+/// Whether the number is what was sent: whole numbers beyond 64 bits have been
+/// rounded when they were read.
+pub(super) fn is_exact(number: &Number) -> bool {
+    if number.is_i64() || number.is_u64() {
+        return true;
+    }
+    let float = number.as_f64().unwrap_or(f64::INFINITY);
+    float.abs() < EXACT as f64
+}
+
+/// The reason against a number that was rounded when it was read.
+pub(super) fn inexact(number: &Number) -> String {
+    format!("expected a number that 64 bits hold exactly, found about {number}")
+}
+
+impl Decimal {
+    /// The whole number at or below (`up`: at or above) it.
+    fn round(&self, up: bool) -> Option<i128> {
+        let whole: i128 = self.whole.parse().ok()?;
+        let away = !self.part.is_empty() && self.negative != up;
+        let size = whole + i128::from(away);
+        Some(if self.negative { -size } else { size })
+    }
+
+    fn is_whole(&self) -> bool {
+        self.part.is_empty()
+    }
+}
+
+/// Whole numbers.
+///
+/// # Errors
+/// A bound or divisor that cannot be kept exactly.
+pub(super) fn whole(asked: &Asked<'_>) -> Result<Written, Unfit> {
+    let mut low: Option<i128> = None;
+    let mut high: Option<i128> = None;
+    let wide = |word| move || (word, "expected at most 38 digits".to_owned());
+    for (word, value, strict) in [
+        ("minimum", asked.minimum, 0),
+        ("exclusiveMinimum", asked.exclusive_minimum, 1),
+    ] {
+        let Some(value) = value else { continue };
+        let bound = decimal(word, value)?;
+        let at = bound.round(true).ok_or_else(wide(word))?;
+        let at = at + i128::from(bound.is_whole()) * strict;
+        low = Some(low.map_or(at, |low| low.max(at)));
+    }
+    for (word, value, strict) in [
+        ("maximum", asked.maximum, 0),
+        ("exclusiveMaximum", asked.exclusive_maximum, 1),
+    ] {
+        let Some(value) = value else { continue };
+        let bound = decimal(word, value)?;
+        let at = bound.round(false).ok_or_else(wide(word))?;
+        let at = at - i128::from(bound.is_whole()) * strict;
+        high = Some(high.map_or(at, |high| high.min(at)));
+    }
+    // A side without a bound reaches past the other side's.
+    let low = low.unwrap_or_else(|| high.map_or(-WHOLE, |h| (-WHOLE).min(h.saturating_mul(10))));
+    let high = high.unwrap_or_else(|| WHOLE.max(low.saturating_mul(10)));
+    if low > high {
+        return Ok(Written::Nothing);
+    }
+    let Some(multiple) = asked.multiple else {
+        return Ok(Written::Terminal(format!("/{}/", range(low, high))));
+    };
+    multiples(multiple, low, high)
+}
+
+/// Whole multiples between two bounds.
+fn multiples(multiple: &Value, low: i128, high: i128) -> Result<Written, Unfit> {
+    let word = "multipleOf";
+    let by = decimal(word, multiple)?;
+    // Of a fraction that a whole number consists of, all are multiples.
+    if !by.is_whole() && fractions(multiple, &by).is_ok() {
+        return Ok(Written::Terminal(format!("/{}/", range(low, high))));
+    }
+    let by: Option<u64> = by
+        .whole
+        .parse()
+        .ok()
+        .filter(|_| by.is_whole() && !by.negative);
+    let Some(by) = by.filter(|by| (1..=MOST_MULTIPLE).contains(by)) else {
+        let reason = format!(
+            "expected a whole number from 1 to {MOST_MULTIPLE}, or a tenth, hundredth, …, of one, \
+             found {multiple}"
+        );
+        return Err((word, reason));
+    };
+    let (least, most) = (low.max(-999_999_999_999_999), high.min(999_999_999_999_999));
+    let step = i128::from(by);
+    if least.div_euclid(step) == most.div_euclid(step) && least.rem_euclid(step) != 0
+        || least > most
+    {
+        return Ok(Written::Nothing);
+    }
+    Ok(Written::Json(serde_json::json!({
+        "type": "integer", "multipleOf": by, "minimum": least as i64, "maximum": most as i64
+    })))
+}
+
+/// Whether it is a tenth, a hundredth, and so on.
+fn is_power(by: &Decimal) -> bool {
+    by.whole == "0" && by.part.trim_matches('0') == "1"
+}
+
+/// Any numbers, those with a fraction among them.
+///
+/// # Errors
+/// A bound or divisor that cannot be kept exactly.
+pub(super) fn any(asked: &Asked<'_>) -> Result<Written, Unfit> {
+    let mut endings = None;
+    if let Some(multiple) = asked.multiple {
+        let by = decimal("multipleOf", multiple)?;
+        if by.is_whole() {
+            return whole(asked);
+        }
+        endings = Some(fractions(multiple, &by)?);
+    }
+    let read = |word, value: Option<&Value>| value.map(|v| decimal(word, v)).transpose();
+    let low = tighter(
+        read("minimum", asked.minimum)?,
+        read("exclusiveMinimum", asked.exclusive_minimum)?,
+        false,
+    );
+    let high = tighter(
+        read("maximum", asked.maximum)?,
+        read("exclusiveMaximum", asked.exclusive_maximum)?,
+        true,
+    );
+    if low.is_none() && high.is_none() && endings.is_none() {
+        let free = "-?(0|[1-9][0-9]{0,14})(\\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?";
+        return Ok(Written::Terminal(format!("/{free}/")));
+    }
+    let digits = |b: &Option<(Decimal, bool)>| b.as_ref().map_or(0, |(d, _)| d.whole.len());
+    let parts = |b: &Option<(Decimal, bool)>| b.as_ref().map_or(0, |(d, _)| d.part.len());
+    let before = digits(&low).max(digits(&high));
+    // No more digits in all than a double tells apart, but all that a bound has.
+    let places = PLACES.saturating_sub(before).max(1);
+    let places = places.max(parts(&low).max(parts(&high)) + 1);
+    let shape = Shape {
+        before: (before + 1).max(15),
+        places,
+    };
+    let fraction = endings.unwrap_or_else(|| format!("(\\.[0-9]{{1,{places}}})?"));
+    let mut sides = Vec::new();
+    for negative in [false, true] {
+        // Of negative numbers, the bounds of their sizes change places.
+        let (least, most) = match negative {
+            false => (&low, &high),
+            true => (&high, &low),
+        };
+        if let Some(side) = shape.side(least, most, negative, &fraction) {
+            sides.push(side);
+        }
+    }
+    Ok(match sides.is_empty() {
+        true => Written::Nothing,
+        false => Written::Terminal(sides.join(" | ")),
+    })
+}
+
+/// The tighter of a bound that belongs to the range and one that does not, with
+/// whether it does.
+fn tighter(
+    with: Option<Decimal>,
+    without: Option<Decimal>,
+    upper: bool,
+) -> Option<(Decimal, bool)> {
+    match (with, without) {
+        (None, None) => None,
+        (Some(with), None) => Some((with, true)),
+        (None, Some(without)) => Some((without, false)),
+        (Some(with), Some(without)) => {
+            let above = compare(&with, &without);
+            let strict = match upper {
+                true => above.is_ge(),
+                false => above.is_le(),
+            };
+            Some(match strict {
+                true => (without, false),
+                false => (with, true),
+            })
+        }
+    }
+}
+
+fn compare(a: &Decimal, b: &Decimal) -> std::cmp::Ordering {
+    let size = |d: &Decimal| (d.whole.len(), d.whole.clone(), d.part.clone());
+    match (a.negative, b.negative) {
+        (false, true) => std::cmp::Ordering::Greater,
+        (true, false) => std::cmp::Ordering::Less,
+        (false, false) => size(a).cmp(&size(b)),
+        (true, true) => size(b).cmp(&size(a)),
+    }
+}
+
+/// The fractions that multiples of `by` have, as an expression.
+fn fractions(multiple: &Value, by: &Decimal) -> Result<String, Unfit> {
+    let word = "multipleOf";
+    let refused = || {
+        let reason = format!(
+            "expected a whole number, or a fraction of which a whole number consists, with few \
+             steps (0.01, 0.25, 0.5), found {multiple}"
+        );
+        (word, reason)
+    };
+    let places = by.part.len();
+    let scale = 10u64.checked_pow(places as u32).ok_or_else(refused)?;
+    if is_power(by) && !by.negative {
+        return Ok(format!("(\\.[0-9]{{1,{places}}})?"));
+    }
+    let step: u64 = format!("{}{}", by.whole, by.part)
+        .parse()
+        .map_err(|_| refused())?;
+    if by.negative || step == 0 || scale % step != 0 || scale / step > MOST_ENDINGS {
+        return Err(refused());
+    }
+    let ending = |i: u64| {
+        let digits = format!("{:0places$}", i * step);
+        digits.trim_end_matches('0').to_owned()
+    };
+    let endings: Vec<String> = (1..scale / step).map(ending).collect();
+    Ok(format!("(\\.({}))?", endings.join("|")))
+}
+
+/// How many digits a number has before and after its point.
+struct Shape {
+    before: usize,
+    places: usize,
+}
+
+impl Shape {
+    /// The numbers of one sign: sizes between the bounds, each with whether it
+    /// belongs to the range. `None` if there are none.
+    fn side(
+        &self,
+        least: &Option<(Decimal, bool)>,
+        most: &Option<(Decimal, bool)>,
+        negative: bool,
+        fraction: &str,
+    ) -> Option<String> {
+        let sign = if negative { "-" } else { "" };
+        // A bound on the other side of zero is none, or excludes all.
+        if most
+            .as_ref()
+            .is_some_and(|(d, _)| d.negative != negative && !is_zero(d))
+        {
+            return None;
+        }
+        let least = least
+            .as_ref()
+            .filter(|(d, _)| d.negative == negative || is_zero(d));
+        let most = most.as_ref();
+        let all = format!("(0|[1-9][0-9]{{0,{}}}){fraction}", self.before - 1);
+        let mut terms = vec![format!("/{sign}{all}/")];
+        if negative {
+            // Zero has no sign.
+            terms.push(format!("/-[0-9.]*[1-9][0-9.]*/"));
+        }
+        if let Some((bound, with)) = least.filter(|(d, with)| !(is_zero(d) && *with)) {
+            terms.push(format!("/{sign}{}/", self.at_least(bound, *with)?));
+        }
+        if let Some((bound, with)) = most {
+            terms.push(format!("/{sign}{}/", self.at_most(bound, *with)?));
+        }
+        Some(terms.join(" & "))
+    }
+
+    fn at_least(&self, bound: &Decimal, with: bool) -> Option<String> {
+        let digits = "[0-9]";
+        let any = format!("(\\.[0-9]{{1,{}}})?", self.places);
+        let whole: u128 = bound.whole.parse().ok()?;
+        let top = 10u128.checked_pow(u32::try_from(self.before).ok()?)? - 1;
+        let mut out = format!("(({}){any}", unsigned(whole + 1, top));
+        let part = bound.part.as_bytes();
+        // The fraction is larger at some digit, or goes on behind all of them.
+        for (i, digit) in part.iter().enumerate() {
+            if *digit < b'9' {
+                let same = &bound.part[..i];
+                let rest = self.places - i - 1;
+                let above = char::from(digit + 1);
+                let _ = write!(out, "|{whole}\\.{same}[{above}-9]{digits}{{0,{rest}}}");
+            }
+        }
+        let rest = self.places - part.len();
+        let same = &bound.part;
+        match (with, part.is_empty()) {
+            (true, true) => {
+                let _ = write!(out, "|{whole}{any}");
+            }
+            (true, false) => {
+                let _ = write!(out, "|{whole}\\.{same}{digits}{{0,{rest}}}");
+            }
+            (false, _) => {
+                let _ = write!(out, "|{whole}\\.{same}0*[1-9]{digits}*");
+            }
+        }
+        out.push(')');
+        Some(out)
+    }
+
+    fn at_most(&self, bound: &Decimal, with: bool) -> Option<String> {
+        let any = format!("(\\.[0-9]{{1,{}}})?", self.places);
+        let whole: u128 = bound.whole.parse().ok()?;
+        let mut options = Vec::new();
+        if whole > 0 {
+            options.push(format!("({}){any}", unsigned(0, whole - 1)));
+        }
+        let part = bound.part.as_bytes();
+        for (i, digit) in part.iter().enumerate() {
+            let same = &bound.part[..i];
+            let rest = self.places - i - 1;
+            if *digit > b'0' {
+                let below = char::from(digit - 1);
+                options.push(format!("{whole}\\.{same}[0-{below}][0-9]{{0,{rest}}}"));
+            }
+            // A shorter fraction is smaller.
+            options.push(match i {
+                0 => whole.to_string(),
+                _ => format!("{whole}\\.{same}"),
+            });
+        }
+        match (with, part.is_empty()) {
+            (true, true) => options.push(format!("{whole}(\\.0{{1,{}}})?", self.places)),
+            (true, false) => options.push(format!("{whole}\\.{}0*", bound.part)),
+            (false, _) => {}
+        }
+        (!options.is_empty()).then(|| format!("({})", options.join("|")))
+    }
+}
+
+fn is_zero(d: &Decimal) -> bool {
+    d.whole == "0" && d.part.is_empty()
+}
+
+/// The whole numbers from one to another, both included.
+fn range(low: i128, high: i128) -> String {
+    let mut options = Vec::new();
+    if low < 0 {
+        let least = if high < 0 { high.unsigned_abs() } else { 1 };
+        options.push(format!("-({})", unsigned(least, low.unsigned_abs())));
+    }
+    if high >= 0 {
+        let least = low.max(0).unsigned_abs();
+        options.push(unsigned(least, high.unsigned_abs()));
+    }
+    format!("({})", options.join("|"))
+}
+
+/// The same without signs; nothing if the first is larger.
+fn unsigned(low: u128, high: u128) -> String {
+    if low > high {
+        // Fits no text.
+        return "[^\\x00-\\x{10FFFF}]".to_owned();
+    }
+    let length = |n: u128| n.to_string().len();
+    let mut options = Vec::new();
+    let (short, long) = (length(low), length(high));
+    for digits in short..=long {
+        let least = match digits == short {
+            true => low.to_string(),
+            false => format!("1{}", "0".repeat(digits - 1)),
+        };
+        let most = match digits == long {
+            true => high.to_string(),
+            false => "9".repeat(digits),
+        };
+        let mut text = String::new();
+        between(&least, &most, &mut text);
+        options.push(text);
+    }
+    format!("({})", options.join("|"))
+}
+
+/// The digit strings from one to another of the same length.
+fn between(low: &str, high: &str, out: &mut String) {
+    let (Some(a), Some(b)) = (low.bytes().next(), high.bytes().next()) else {
+        return;
+    };
+    let rest = low.len() - 1;
+    if a == b {
+        out.push(char::from(a));
+        between(&low[1..], &high[1..], out);
+        return;
+    }
+    let full_low = low[1..].bytes().all(|d| d == b'0');
+    let full_high = high[1..].bytes().all(|d| d == b'9');
+    let (mut first, mut last) = (a, b);
+    let mut options = Vec::new();
+    if !full_low {
+        let mut text = char::from(a).to_string();
+        between(&low[1..], &"9".repeat(rest), &mut text);
+        options.push(text);
+        first += 1;
+    }
+    if !full_high {
+        let mut text = char::from(b).to_string();
+        between(&"0".repeat(rest), &high[1..], &mut text);
+        options.push(text);
+        last -= 1;
+    }
+    if first <= last {
+        let tail = match rest {
+            0 => String::new(),
+            _ => format!("[0-9]{{{rest}}}"),
+        };
+        let (first, last) = (char::from(first), char::from(last));
+        options.push(format!("[{first}-{last}]{tail}"));
+    }
+    let _ = write!(out, "({})", options.join("|"));
+}

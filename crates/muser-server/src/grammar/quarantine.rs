@@ -1,0 +1,314 @@
+//! Workers that try a grammar before this process compiles it.
+//!
+//! The grammar library recurses, loops and allocates in ways that bounds on a
+//! schema cannot rule out for good; in a worker none of that reaches a client.
+//! A client's grammars are tried one at a time while others wait, so what costs
+//! a worker its time, or its life, delays others by one grammar at most.
+
+use super::vocabulary::Vocabulary;
+use super::worker::{FITS, READY, REFUSED, TOO_LONG, read_frame, settings, write_frame};
+use crate::limits::GrammarLimits;
+use crate::limits::work::Client;
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// What a worker may take to read a vocabulary.
+const START: Duration = Duration::from_secs(60);
+/// How often a running trial is looked after.
+const TICK: Duration = Duration::from_millis(20);
+/// What a worker may take beyond its time to say so itself.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What came of trying a grammar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It can be decoded.
+    Fits,
+    /// The library refused it, with its reason.
+    Refused(String),
+    /// It took more time than there is.
+    TooLong,
+    /// The worker died: of its stack or its memory.
+    TooMuch,
+    /// No worker could be started, with the reason.
+    NoWorker(String),
+    /// Whoever asked is gone.
+    Left,
+}
+
+/// A grammar that waits.
+struct Ticket {
+    client: Client,
+    lark: Arc<str>,
+    reply: oneshot::Sender<Verdict>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Ticket>,
+    /// Whose grammars are being tried.
+    running: Vec<Client>,
+    /// Whose turn came last, in that order.
+    served: VecDeque<Client>,
+    closed: bool,
+}
+
+/// Clients whose last turn is remembered.
+const SERVED: usize = 256;
+
+impl State {
+    /// The ticket whose turn it is: of a client of which nothing runs, the one
+    /// that was served longest ago.
+    fn turn(&mut self) -> Option<Ticket> {
+        let last = |client: Client| self.served.iter().position(|&c| c == client);
+        let free = self.queue.iter().enumerate();
+        let free = free.filter(|(_, t)| !self.running.contains(&t.client));
+        let (at, _) = free.min_by_key(|(at, t)| (last(t.client).map_or(0, |n| n + 1), *at))?;
+        let ticket = self.queue.remove(at)?;
+        self.running.push(ticket.client);
+        self.served.retain(|&c| c != ticket.client);
+        self.served.push_back(ticket.client);
+        if self.served.len() > SERVED {
+            self.served.pop_front();
+        }
+        Some(ticket)
+    }
+}
+
+struct Shared {
+    command: Vec<OsString>,
+    limits: GrammarLimits,
+    vocabulary: Vec<u8>,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next ticket; `None` when all is over.
+    fn next(&self) -> Option<Ticket> {
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return None;
+            }
+            state.queue.retain(|ticket| !ticket.reply.is_closed());
+            if let Some(ticket) = state.turn() {
+                return Some(ticket);
+            }
+            let waited = self.wake.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self, client: Client) {
+        let mut state = self.state();
+        if let Some(at) = state.running.iter().position(|&c| c == client) {
+            state.running.swap_remove(at);
+        }
+        drop(state);
+        self.wake.notify_all();
+    }
+}
+
+/// The workers.
+pub(crate) struct Quarantine(Arc<Shared>);
+
+impl Quarantine {
+    /// Starts the threads that look after workers; the workers themselves start
+    /// with the first grammar.
+    pub(super) fn new(
+        command: Vec<OsString>,
+        limits: &GrammarLimits,
+        vocabulary: &Vocabulary,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            command,
+            limits: limits.clone(),
+            vocabulary: vocabulary.to_bytes(),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        let this = Self(shared.clone());
+        for _ in 0..limits.workers.max(1) {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name("grammar".into());
+            thread.spawn(move || keep(&shared))?;
+        }
+        Ok(this)
+    }
+
+    /// Tries a grammar. Dropping what this returns cancels it.
+    pub(super) fn verdict(&self, client: Client, lark: Arc<str>) -> oneshot::Receiver<Verdict> {
+        let (reply, receiver) = oneshot::channel();
+        self.0.state().queue.push_back(Ticket {
+            client,
+            lark,
+            reply,
+        });
+        self.0.wake.notify_all();
+        receiver
+    }
+}
+
+impl Drop for Quarantine {
+    fn drop(&mut self) {
+        self.0.state().closed = true;
+        self.0.wake.notify_all();
+    }
+}
+
+/// Takes tickets and tries them with a worker of its own.
+fn keep(shared: &Shared) {
+    let mut worker: Option<Worker> = None;
+    while let Some(mut ticket) = shared.next() {
+        let verdict = attempt(shared, &mut worker, &mut ticket);
+        let client = ticket.client;
+        // Who asked may be gone.
+        let _ = ticket.reply.send(verdict);
+        shared.done(client);
+    }
+}
+
+fn attempt(shared: &Shared, worker: &mut Option<Worker>, ticket: &mut Ticket) -> Verdict {
+    let mut running = match worker.take() {
+        Some(running) => running,
+        None => match Worker::start(shared) {
+            Ok(started) => started,
+            Err(e) => {
+                tracing::error!(error = %e, "no process to compile grammars");
+                return Verdict::NoWorker(e.to_string());
+            }
+        },
+    };
+    let verdict = running.attempt(shared, ticket);
+    match &verdict {
+        Verdict::Fits | Verdict::Refused(_) => *worker = Some(running),
+        Verdict::TooLong | Verdict::TooMuch | Verdict::NoWorker(_) | Verdict::Left => {
+            tracing::warn!(?verdict, "a process that compiles grammars is replaced");
+        }
+    }
+    verdict
+}
+
+/// A process, which ends when this is dropped.
+struct Worker {
+    child: Child,
+    input: ChildStdin,
+    answers: Receiver<Vec<u8>>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Worker {
+    fn start(shared: &Shared) -> std::io::Result<Self> {
+        let missing = || std::io::Error::other("there is no command line");
+        let (program, arguments) = shared.command.split_first().ok_or_else(missing)?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pipes = (child.stdin.take(), child.stdout.take());
+        let (Some(input), Some(mut output)) = pipes else {
+            return Err(std::io::Error::other("the pipes are missing"));
+        };
+        let (sender, answers) = channel();
+        let mut worker = Self {
+            child,
+            input,
+            answers,
+        };
+        let thread = std::thread::Builder::new().name("grammar-read".into());
+        thread.spawn(move || {
+            // Ends with the process.
+            while let Ok(Some(frame)) = read_frame(&mut output) {
+                if sender.send(frame).is_err() {
+                    return;
+                }
+            }
+        })?;
+        write_frame(&mut worker.input, &settings(&shared.limits))?;
+        write_frame(&mut worker.input, &shared.vocabulary)?;
+        match worker.answers.recv_timeout(START) {
+            Ok(frame) if frame == [READY] => Ok(worker),
+            _ => Err(std::io::Error::other("it does not take the vocabulary")),
+        }
+    }
+
+    fn attempt(&mut self, shared: &Shared, ticket: &Ticket) -> Verdict {
+        if write_frame(&mut self.input, ticket.lark.as_bytes()).is_err() {
+            return Verdict::TooMuch;
+        }
+        let until = Instant::now() + shared.limits.time + GRACE;
+        loop {
+            match self.answers.recv_timeout(TICK) {
+                Ok(frame) => return verdict(&frame),
+                Err(RecvTimeoutError::Disconnected) => return Verdict::TooMuch,
+                Err(RecvTimeoutError::Timeout) if ticket.reply.is_closed() => {
+                    return Verdict::Left;
+                }
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
+                    return Verdict::TooLong;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if shared.state().closed {
+                return Verdict::Left;
+            }
+        }
+    }
+}
+
+fn verdict(frame: &[u8]) -> Verdict {
+    match frame.split_first() {
+        Some((&FITS, _)) => Verdict::Fits,
+        Some((&REFUSED, reason)) => Verdict::Refused(String::from_utf8_lossy(reason).into_owned()),
+        Some((&TOO_LONG, _)) => Verdict::TooLong,
+        Some(_) | None => Verdict::TooMuch,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_take_turns() {
+        let mut state = State::default();
+        let mut receivers = Vec::new();
+        for client in [1, 1, 1, 3, 3, 2].map(Client::Key) {
+            let (reply, receiver) = oneshot::channel();
+            receivers.push(receiver);
+            state.queue.push_back(Ticket {
+                client,
+                lark: "".into(),
+                reply,
+            });
+        }
+        let mut order = Vec::new();
+        // Two workers: the older of two running ones ends each time.
+        while let Some(ticket) = state.turn() {
+            order.push(ticket.client);
+            if state.running.len() == 2 {
+                state.running.remove(0);
+            }
+        }
+        assert_eq!(order, [1, 3, 2, 1, 3, 1].map(Client::Key));
+    }
+}

@@ -1,0 +1,274 @@
+//! The rules of a grammar before they become text, and that text.
+//!
+//! A rule is alternatives of sequences. Because the rules are ours, what cannot
+//! be written at all is found here: a rule is *productive* if some finite text
+//! fits it, and what is not productive is left out, or refused at the root.
+
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// A rule's number.
+pub(super) type RuleId = usize;
+
+/// A part of a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sym {
+    /// Another rule.
+    Rule(RuleId),
+    /// A terminal.
+    Term(usize),
+    /// A control token of the vocabulary, `<|message|>`.
+    Token(&'static str),
+    /// A rule so many times.
+    Times {
+        rule: RuleId,
+        min: usize,
+        most: usize,
+    },
+}
+
+/// What a rule is.
+#[derive(Clone, Debug)]
+enum Body {
+    /// Alternatives of sequences; none fits nothing.
+    Choice(Vec<Vec<Sym>>),
+    /// The first text that fits this terminal and is followed by this literal,
+    /// which belongs to it.
+    Until(usize, &'static str),
+    /// What the grammar library makes of a schema.
+    Json(Value),
+}
+
+/// The rules of one grammar.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    rules: Vec<Body>,
+    terminals: Vec<String>,
+    known: HashMap<String, usize>,
+    symbols: usize,
+}
+
+impl Rules {
+    /// A rule whose alternatives are set later.
+    pub(super) fn reserve(&mut self) -> RuleId {
+        self.rules.push(Body::Choice(Vec::new()));
+        self.rules.len() - 1
+    }
+
+    pub(super) fn set(&mut self, rule: RuleId, alternatives: Vec<Vec<Sym>>) {
+        self.symbols += alternatives.iter().map(|a| a.len() + 1).sum::<usize>();
+        self.rules[rule] = Body::Choice(alternatives);
+    }
+
+    pub(super) fn rule(&mut self, alternatives: Vec<Vec<Sym>>) -> RuleId {
+        let rule = self.reserve();
+        self.set(rule, alternatives);
+        rule
+    }
+
+    /// A rule for the first text of this terminal that the literal ends.
+    pub(super) fn until(&mut self, terminal: usize, end: &'static str) -> RuleId {
+        self.rules.push(Body::Until(terminal, end));
+        self.rules.len() - 1
+    }
+
+    /// A rule for a schema that the grammar library knows how to read.
+    pub(super) fn json(&mut self, schema: Value) -> RuleId {
+        self.rules.push(Body::Json(schema));
+        self.rules.len() - 1
+    }
+
+    /// A terminal of this expression, once however often it is asked for.
+    pub(super) fn terminal(&mut self, expression: &str) -> usize {
+        if let Some(&known) = self.known.get(expression) {
+            return known;
+        }
+        self.terminals.push(expression.to_owned());
+        let id = self.terminals.len() - 1;
+        self.known.insert(expression.to_owned(), id);
+        id
+    }
+
+    /// The terminal that is this text.
+    pub(super) fn text(&mut self, text: &str) -> Sym {
+        let expression = literal(text);
+        Sym::Term(self.terminal(&expression))
+    }
+
+    /// Rules and parts of sequences: what the grammar's size is measured in.
+    pub(super) fn size(&self) -> usize {
+        self.symbols + self.rules.len()
+    }
+
+    /// Whether each rule can be written out with finitely many letters.
+    fn productive(&self) -> Vec<bool> {
+        let mut done = vec![false; self.rules.len()];
+        // Which rules are to be looked at again once one turns out productive.
+        let mut users: Vec<Vec<RuleId>> = vec![Vec::new(); self.rules.len()];
+        for (id, body) in self.rules.iter().enumerate() {
+            let Body::Choice(alternatives) = body else {
+                continue;
+            };
+            for sym in alternatives.iter().flatten() {
+                match sym {
+                    Sym::Rule(r) | Sym::Times { rule: r, .. } => users[*r].push(id),
+                    Sym::Term(_) | Sym::Token(_) => {}
+                }
+            }
+        }
+        let mut work: Vec<RuleId> = (0..self.rules.len()).collect();
+        while let Some(id) = work.pop() {
+            if done[id] {
+                continue;
+            }
+            done[id] = match &self.rules[id] {
+                Body::Until(..) | Body::Json(_) => true,
+                Body::Choice(all) => all.iter().any(|a| a.iter().all(|s| writable(s, &done))),
+            };
+            if done[id] {
+                work.append(&mut users[id]);
+            }
+        }
+        done
+    }
+
+    /// Whether some finite text fits the rule.
+    pub(super) fn is_productive(&self, rule: RuleId) -> bool {
+        self.productive()[rule]
+    }
+
+    /// The grammar's text with this rule as its start; `None` if nothing fits.
+    pub(super) fn lark(&self, start: RuleId) -> Option<String> {
+        let productive = self.productive();
+        if !productive[start] {
+            return None;
+        }
+        let mut out = String::new();
+        let _ = writeln!(out, "start: r{start}");
+        let mut seen = vec![false; self.rules.len()];
+        let mut terms = vec![false; self.terminals.len()];
+        let mut work = vec![start];
+        while let Some(id) = work.pop() {
+            if std::mem::replace(&mut seen[id], true) {
+                continue;
+            }
+            match &self.rules[id] {
+                Body::Json(schema) => {
+                    let _ = writeln!(out, "r{id}: %json {schema}");
+                }
+                Body::Until(term, end) => {
+                    terms[*term] = true;
+                    let _ = writeln!(out, "r{id}[suffix={}]: T{term}", literal(end));
+                }
+                Body::Choice(all) => {
+                    let fits = |a: &&Vec<Sym>| a.iter().all(|s| writable(s, &productive));
+                    let alternatives = all.iter().filter(fits).map(|alternative| {
+                        let parts = alternative.iter().filter_map(|sym| match sym {
+                            Sym::Term(t) => {
+                                terms[*t] = true;
+                                Some(format!("T{t}"))
+                            }
+                            Sym::Token(token) => Some((*token).to_owned()),
+                            Sym::Rule(r) => {
+                                work.push(*r);
+                                Some(format!("r{r}"))
+                            }
+                            Sym::Times { rule, .. } if !productive[*rule] => None,
+                            Sym::Times { most: 0, .. } => None,
+                            Sym::Times { rule, min, most } => {
+                                work.push(*rule);
+                                Some(format!("r{rule}{{{min},{most}}}"))
+                            }
+                        });
+                        let parts: Vec<String> = parts.collect();
+                        match parts.is_empty() {
+                            true => "\"\"".to_owned(),
+                            false => parts.join(" "),
+                        }
+                    });
+                    let alternatives: Vec<String> = alternatives.collect();
+                    let _ = writeln!(out, "r{id}: {}", alternatives.join(" | "));
+                }
+            }
+        }
+        self.write_terminals(terms, &mut out);
+        Some(out)
+    }
+
+    /// The terminals that are used, and those that these are made of.
+    fn write_terminals(&self, mut used: Vec<bool>, out: &mut String) {
+        // A terminal is made of earlier ones only.
+        for id in (0..self.terminals.len()).rev() {
+            if used[id] {
+                for part in parts(&self.terminals[id]) {
+                    used[part] = true;
+                }
+            }
+        }
+        for (id, expression) in self.terminals.iter().enumerate() {
+            if used[id] {
+                let _ = writeln!(out, "T{id}: {expression}");
+            }
+        }
+    }
+}
+
+/// Whether a part of a sequence can be written.
+fn writable(sym: &Sym, productive: &[bool]) -> bool {
+    match sym {
+        Sym::Rule(rule) => productive[*rule],
+        Sym::Times { rule, min, .. } => *min == 0 || productive[*rule],
+        Sym::Term(_) | Sym::Token(_) => true,
+    }
+}
+
+/// The terminals that an expression names: only in one that is made of names.
+fn parts(expression: &str) -> impl Iterator<Item = usize> {
+    let named = expression.starts_with(['T', '~']);
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric());
+    let numbers = words.filter_map(|w| w.strip_prefix('T')?.parse().ok());
+    numbers.filter(move |_| named)
+}
+
+/// A string of the grammar language, which writes them as JSON does.
+pub(super) fn literal(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_end_is_not_productive() {
+        let mut rules = Rules::default();
+        let a = rules.text("a");
+        let open = rules.reserve();
+        // x: a x, for ever; y: x | a.
+        rules.set(open, vec![vec![a.clone(), Sym::Rule(open)]]);
+        assert_eq!(rules.lark(open), None);
+        let y = rules.rule(vec![vec![Sym::Rule(open)], vec![a]]);
+        let lark = rules.lark(y).unwrap();
+        assert_eq!(lark, format!("start: r{y}\nr{y}: T0\nT0: \"a\"\n"));
+        let never = rules.rule(Vec::new());
+        let maybe = Sym::Times {
+            rule: never,
+            min: 0,
+            most: 3,
+        };
+        let z = rules.rule(vec![vec![maybe]]);
+        assert_eq!(rules.lark(z).unwrap(), format!("start: r{z}\nr{z}: \"\"\n"));
+    }
+
+    #[test]
+    fn a_terminal_brings_its_parts() {
+        let mut rules = Rules::default();
+        let a = rules.terminal("/T9/");
+        let b = rules.terminal("/b/");
+        let both = rules.terminal(&format!("T{a} & ~T{b}"));
+        let start = rules.rule(vec![vec![Sym::Term(both)]]);
+        let lark = rules.lark(start).unwrap();
+        assert!(lark.contains("T0: /T9/\nT1: /b/\nT2: T0 & ~T1\n"), "{lark}");
+    }
+}

@@ -1,0 +1,481 @@
+//! What a schema asks for, once its references are followed and its
+//! combinations are multiplied out.
+//!
+//! A schema becomes alternatives of [`Plain`] ones: types, listed values and
+//! words that bound a value, without `$ref`, `allOf`, `anyOf` or `oneOf`. What
+//! is inside of objects and arrays stays a schema and is read in its turn, so
+//! a schema may refer to itself there. A reference to itself that takes no
+//! value on the way has no end and is refused.
+
+use super::merge;
+use super::number::{inexact, is_exact};
+use serde_json::{Map, Value};
+
+/// Why a schema cannot be used: where, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The path below the schema's own name: `.properties.a.pattern`.
+    pub(super) at: String,
+    pub(super) reason: String,
+}
+
+impl Refusal {
+    pub(super) fn new(at: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            at: at.into(),
+            reason: reason.into(),
+        }
+    }
+}
+
+/// A set of JSON's types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Types(u8);
+
+impl Types {
+    pub(crate) const NULL: Self = Self(1);
+    pub(crate) const BOOLEAN: Self = Self(2);
+    pub(crate) const INTEGER: Self = Self(4);
+    /// Numbers with a fraction.
+    pub(crate) const FRACTION: Self = Self(8);
+    pub(crate) const STRING: Self = Self(16);
+    pub(crate) const ARRAY: Self = Self(32);
+    pub(crate) const OBJECT: Self = Self(64);
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const ALL: Self = Self(127);
+    pub(crate) const NUMBER: Self = Self(12);
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// The types of a value: a number without a fraction is whole.
+    pub(crate) fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::NULL,
+            Value::Bool(_) => Self::BOOLEAN,
+            Value::Number(n) => match n.as_f64().is_some_and(|f| f.fract() == 0.0) {
+                true => Self::INTEGER,
+                false => Self::FRACTION,
+            },
+            Value::String(_) => Self::STRING,
+            Value::Array(_) => Self::ARRAY,
+            Value::Object(_) => Self::OBJECT,
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "null" => Self::NULL,
+            "boolean" => Self::BOOLEAN,
+            "integer" => Self::INTEGER,
+            "number" => Self::NUMBER,
+            "string" => Self::STRING,
+            "array" => Self::ARRAY,
+            "object" => Self::OBJECT,
+            _ => return None,
+        })
+    }
+}
+
+/// A schema without references and combinations.
+#[derive(Clone, Debug)]
+pub(super) struct Plain {
+    /// Where it is written.
+    pub(super) at: String,
+    pub(super) types: Types,
+    /// The values that it lists.
+    pub(super) values: Option<Vec<Value>>,
+    /// The words that bound a value, each for values of its type.
+    pub(super) words: Map<String, Value>,
+}
+
+impl Plain {
+    /// The types that are written: where none is named, those that the words
+    /// speak of, for every other type would fit whatever they say.
+    pub(super) fn kinds(&self) -> Types {
+        if self.types != Types::ALL || self.words.is_empty() {
+            return self.types;
+        }
+        let spoken = WORDS.iter().filter(|(_, can, cannot)| {
+            let mut words = can.iter().chain(cannot.iter());
+            words.any(|word| self.words.contains_key(*word))
+        });
+        spoken.fold(Types::NONE, |all, (types, ..)| all.or(*types))
+    }
+}
+
+/// Words that say nothing about which values fit.
+const ANNOTATIONS: [&str; 15] = [
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "$comment",
+    "$schema",
+    "$id",
+    "$defs",
+    "definitions",
+    "discriminator",
+    "nullable",
+];
+
+/// Words for which there is no decoding, whatever the value's type.
+const NEVER: [&str; 6] = [
+    "not",
+    "if",
+    "$dynamicRef",
+    "$recursiveRef",
+    "extends",
+    "disallow",
+];
+
+/// The words of each type, and which of them cannot be decoded.
+pub(super) const WORDS: [(Types, &[&str], &[&str]); 4] = [
+    (
+        Types::NUMBER,
+        &[
+            "minimum",
+            "maximum",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "multipleOf",
+        ],
+        &[],
+    ),
+    (
+        Types::STRING,
+        &["minLength", "maxLength", "pattern", "format"],
+        &[],
+    ),
+    (
+        Types::ARRAY,
+        &[
+            "items",
+            "prefixItems",
+            "additionalItems",
+            "minItems",
+            "maxItems",
+        ],
+        &[
+            "uniqueItems",
+            "contains",
+            "minContains",
+            "maxContains",
+            "unevaluatedItems",
+        ],
+    ),
+    (
+        Types::OBJECT,
+        &[
+            "properties",
+            "required",
+            "additionalProperties",
+            "patternProperties",
+            "propertyNames",
+            "minProperties",
+            "maxProperties",
+        ],
+        &[
+            "dependentRequired",
+            "dependentSchemas",
+            "dependencies",
+            "unevaluatedProperties",
+        ],
+    ),
+];
+
+/// Steps from one schema to the next that take no value.
+const MOST_STEPS: usize = 64;
+/// Alternatives that a schema may come to.
+const MOST_ALTERNATIVES: usize = 256;
+
+/// Follows the references of one schema.
+pub(super) struct Reader<'s> {
+    root: &'s Value,
+    /// Plain schemas made so far.
+    made: usize,
+    most: usize,
+}
+
+impl<'s> Reader<'s> {
+    /// References are to places in `root`; it makes `most` plain schemas.
+    pub(super) fn new(root: &'s Value, most: usize) -> Self {
+        Self {
+            root,
+            made: 0,
+            most,
+        }
+    }
+
+    /// The alternatives of a schema; none if nothing fits it.
+    ///
+    /// # Errors
+    /// What cannot be decoded, with its place.
+    pub(super) fn plain(&mut self, schema: &Value, at: &str) -> Result<Vec<Plain>, Refusal> {
+        self.read(schema, at, &mut Vec::new())
+    }
+
+    fn read(
+        &mut self,
+        schema: &Value,
+        at: &str,
+        open: &mut Vec<String>,
+    ) -> Result<Vec<Plain>, Refusal> {
+        let map = match schema {
+            Value::Bool(false) => return Ok(Vec::new()),
+            Value::Bool(true) => &Map::new(),
+            Value::Object(map) => map,
+            Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+                let reason = "expected a schema: an object, true or false";
+                return Err(Refusal::new(at, reason));
+            }
+        };
+        if open.len() > MOST_STEPS {
+            let reason =
+                format!("expected at most {MOST_STEPS} references and combinations in a row");
+            return Err(Refusal::new(at, reason));
+        }
+        let mut all = match own(map, at)? {
+            Some(own) => vec![own],
+            None => Vec::new(),
+        };
+        if let Some(reference) = map.get("$ref") {
+            let (pointer, target) = self.target(reference, at)?;
+            if open.contains(&pointer) {
+                let reason =
+                    "expected a reference that takes a value on its way, found one to itself";
+                return Err(Refusal::new(format!("{at}.$ref"), reason));
+            }
+            open.push(pointer.clone());
+            let place = pointer.replace('/', ".");
+            let of = self.read(target, place.trim_start_matches('#'), open)?;
+            open.pop();
+            all = self.both(all, &of, at)?;
+        }
+        open.push(String::new());
+        for (i, part) in parts(map, "allOf", at)?.enumerate() {
+            let of = self.read(part, &format!("{at}.allOf[{i}]"), open)?;
+            all = self.both(all, &of, at)?;
+        }
+        for word in ["anyOf", "oneOf"] {
+            if !map.contains_key(word) {
+                continue;
+            }
+            let mut branches = Vec::new();
+            for (i, part) in parts(map, word, at)?.enumerate() {
+                let of = self.read(part, &format!("{at}.{word}[{i}]"), open)?;
+                branches.push(self.both(all.clone(), &of, at)?);
+            }
+            if word == "oneOf" {
+                merge::disjoint(&branches, &format!("{at}.oneOf"))?;
+            }
+            all = branches.into_iter().flatten().collect();
+        }
+        open.pop();
+        Ok(all)
+    }
+
+    /// Every alternative of one together with every one of the other.
+    fn both(&mut self, a: Vec<Plain>, b: &[Plain], at: &str) -> Result<Vec<Plain>, Refusal> {
+        let mut all = Vec::new();
+        for (a, b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))) {
+            self.made += 1;
+            if self.made > self.most || all.len() >= MOST_ALTERNATIVES {
+                let most = self.most.min(MOST_ALTERNATIVES);
+                let reason = format!(
+                    "expected combinations that come to at most {most} alternatives, found more"
+                );
+                return Err(Refusal::new(at, reason));
+            }
+            all.extend(merge::both(a, b)?);
+        }
+        Ok(all)
+    }
+
+    /// What a reference refers to, and its pointer.
+    fn target(&self, reference: &Value, at: &str) -> Result<(String, &'s Value), Refusal> {
+        let refused = |reason: String| Refusal::new(format!("{at}.$ref"), reason);
+        let Value::String(text) = reference else {
+            return Err(refused("expected a string".to_owned()));
+        };
+        let inside = text.strip_prefix('#').map(percent_decoded);
+        let pointer = inside.filter(|p| p.is_empty() || p.starts_with('/'));
+        let Some(pointer) = pointer else {
+            return Err(refused(format!(
+                "expected a place in this schema, such as #/$defs/name, found {text:?}"
+            )));
+        };
+        let target = self.root.pointer(&pointer);
+        let missing = || refused(format!("there is nothing at {text:?}"));
+        Ok((format!("#{pointer}"), target.ok_or_else(missing)?))
+    }
+}
+
+/// `%41` is A, in the part of an address that a reference is.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let code = (first == b'%').then(|| after.get(..2)).flatten();
+        let code = code.and_then(|c| u8::from_str_radix(std::str::from_utf8(c).ok()?, 16).ok());
+        bytes.push(code.unwrap_or(first));
+        rest = if code.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
+/// The schemas of a combination.
+fn parts<'m>(
+    map: &'m Map<String, Value>,
+    word: &str,
+    at: &str,
+) -> Result<std::slice::Iter<'m, Value>, Refusal> {
+    match map.get(word) {
+        None => Ok([].iter()),
+        Some(Value::Array(all)) if !all.is_empty() => Ok(all.iter()),
+        Some(_) => {
+            let reason = "expected an array of at least one schema";
+            Err(Refusal::new(format!("{at}.{word}"), reason))
+        }
+    }
+}
+
+/// What a schema asks for by itself; `None` if nothing fits.
+fn own(map: &Map<String, Value>, at: &str) -> Result<Option<Plain>, Refusal> {
+    let mut plain = Plain {
+        at: at.to_owned(),
+        types: Types::ALL,
+        values: None,
+        words: Map::new(),
+    };
+    for (word, value) in map {
+        let place = || format!("{at}.{word}");
+        match word.as_str() {
+            "$ref" | "allOf" | "anyOf" | "oneOf" | "then" | "else" => {}
+            "type" => plain.types = types(value, &place())?,
+            "enum" => {
+                let Value::Array(values) = value else {
+                    return Err(Refusal::new(place(), "expected an array"));
+                };
+                let known = plain.values.take();
+                let known = known.as_ref();
+                let kept = values
+                    .iter()
+                    .filter(|v| known.is_none_or(|k| k.contains(v)));
+                plain.values = Some(kept.cloned().collect());
+            }
+            "const" => {
+                let fits = plain.values.as_ref().is_none_or(|v| v.contains(value));
+                plain.values = Some(if fits {
+                    vec![value.clone()]
+                } else {
+                    Vec::new()
+                });
+            }
+            _ if ANNOTATIONS.contains(&word.as_str()) => {}
+            _ if is_always_true(word, value, map) => {}
+            _ if NEVER.contains(&word.as_str()) => {
+                return Err(Refusal::new(place(), "cannot be decoded"));
+            }
+            _ => {
+                let mut known = WORDS.iter().flat_map(|(_, can, no)| can.iter().chain(*no));
+                // What JSON schema does not know is an annotation.
+                if known.any(|known| known == word) {
+                    plain.words.insert(word.clone(), value.clone());
+                }
+            }
+        }
+    }
+    for value in plain.values.iter().flatten() {
+        exact(value, at)?;
+    }
+    tuples(&mut plain.words);
+    merge::keep_fitting(&mut plain)?;
+    Ok((plain.types != Types::NONE).then_some(plain))
+}
+
+/// Older schemas write `prefixItems` as an array of `items`.
+fn tuples(words: &mut Map<String, Value>) {
+    if !words.get("items").is_some_and(Value::is_array) {
+        return;
+    }
+    let rest = words.remove("additionalItems");
+    if let Some(first) = words.remove("items") {
+        words.insert("prefixItems".to_owned(), first);
+    }
+    if let Some(rest) = rest {
+        words.insert("items".to_owned(), rest);
+    }
+}
+
+fn types(value: &Value, at: &str) -> Result<Types, Refusal> {
+    let one = |value: &Value| {
+        let found = value.as_str().and_then(Types::named);
+        found.ok_or_else(|| {
+            let reason = format!(
+                "expected null, boolean, integer, number, string, array or object, found {value}"
+            );
+            Refusal::new(at, reason)
+        })
+    };
+    match value {
+        Value::Array(all) => {
+            let mut types = Types::NONE;
+            for name in all {
+                types = types.or(one(name)?);
+            }
+            Ok(types)
+        }
+        name => one(name),
+    }
+}
+
+/// Numbers of listed values are written as they were sent, or not at all.
+fn exact(value: &Value, at: &str) -> Result<(), Refusal> {
+    let mut work = vec![value];
+    while let Some(value) = work.pop() {
+        match value {
+            Value::Number(number) if !is_exact(number) => {
+                return Err(Refusal::new(at, inexact(number)));
+            }
+            Value::Array(all) => work.extend(all),
+            Value::Object(all) => work.extend(all.values()),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Words that every value fits, as generators of schemas write them.
+fn is_always_true(word: &str, value: &Value, map: &Map<String, Value>) -> bool {
+    let empty = |v: &Value| v.as_object().is_some_and(Map::is_empty);
+    let anything = |v: &Value| *v == Value::Bool(true) || empty(v);
+    match word {
+        "uniqueItems" => *value == Value::Bool(false),
+        "not" => *value == Value::Bool(false),
+        "if" => !map.contains_key("then") && !map.contains_key("else"),
+        "minContains" | "maxContains" => !map.contains_key("contains"),
+        "dependentRequired" | "dependentSchemas" | "dependencies" | "patternProperties" => {
+            empty(value)
+        }
+        "unevaluatedProperties" | "unevaluatedItems" => anything(value),
+        "propertyNames" => {
+            let only = value.as_object().is_some_and(|m| m.len() == 1);
+            anything(value) || only && value.get("type").is_some_and(|t| t == "string")
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,252 @@
+//! Tools and the rules of their calls, in the format of [`crate::atem`].
+//!
+//! The arguments of a call are written one by one between marks. A parameter
+//! that takes strings only is text as it stands up to the mark that ends it;
+//! every other value is JSON, a string in it with its quotes.
+
+use super::object::{Members, Names, Sequence};
+use super::pattern::Writing;
+use super::rules::{RuleId, Sym, literal};
+use super::schema::{Plain, Reader, Refusal, Types};
+use super::string;
+use super::value::{Compiler, refuse_undecodable};
+use crate::atem::Parameters;
+use crate::limits::SchemaLimits;
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// Ends a parameter's value.
+pub(crate) const PARAMETER_END: &str = "</atem:parameter>";
+
+/// A tool that the model may call.
+#[derive(Clone, Debug)]
+pub(crate) struct Tool {
+    pub(crate) name: String,
+    /// JSON schema of its arguments.
+    pub(crate) parameters: Value,
+    /// What the template is told of it.
+    pub(crate) description: Value,
+}
+
+/// Which types the parameters of each tool take, as far as its schema can be
+/// read: a schema that nothing is decoded from may say anything.
+pub(crate) fn parameter_types(tools: &[Tool], limits: &SchemaLimits) -> Parameters {
+    let of = |tool: &Tool| {
+        let mut reader = Reader::new(&tool.parameters, limits.rules);
+        let mut types = HashMap::new();
+        let plains = reader.plain(&tool.parameters, "").unwrap_or_default();
+        for plain in plains {
+            let Ok(members) = Members::of(&plain, limits) else {
+                continue;
+            };
+            for member in &members.declared {
+                let found = types_of(&mut reader, &member.schema, "").unwrap_or(Types::ALL);
+                let known = types.entry(member.name.clone()).or_insert(Types::NONE);
+                *known = known.or(found);
+            }
+        }
+        types
+    };
+    tools.iter().map(|t| (t.name.clone(), of(t))).collect()
+}
+
+/// The types that a schema takes.
+fn types_of(reader: &mut Reader<'_>, schema: &Value, at: &str) -> Result<Types, Refusal> {
+    let plains = reader.plain(schema, at)?;
+    let types = plains.iter().map(Plain::kinds);
+    Ok(types.fold(Types::NONE, Types::or))
+}
+
+impl Compiler<'_> {
+    /// The rule of a call of this tool, from the recipient to the last mark.
+    pub(super) fn call(&mut self, tool: &Tool) -> Result<RuleId, Refusal> {
+        let mut objects = Vec::new();
+        let mut types: HashMap<String, Types> = HashMap::new();
+        for plain in self.reader.plain(&tool.parameters, "")? {
+            if plain.values.is_some() {
+                let reason = "enum and const of all arguments together cannot be decoded";
+                return Err(Refusal::new(plain.at, reason));
+            }
+            if !plain.types.has(Types::OBJECT) {
+                continue;
+            }
+            refuse_undecodable(&plain, Types::OBJECT)?;
+            let mut members = Members::of(&plain, self.limits)?;
+            // A tool without parameters takes none.
+            let asked = plain.words.contains_key("additionalProperties");
+            if !asked && !plain.words.contains_key("patternProperties") {
+                members.free = members.free.filter(|free| free.least > 0);
+            }
+            for member in &members.declared {
+                let at = format!("{}.properties.{}", plain.at, member.name);
+                if member.name.contains(['"', '<', '>']) {
+                    let reason = "expected a name without quotation marks and angle brackets";
+                    return Err(Refusal::new(at, reason));
+                }
+                let found = types_of(&mut self.reader, &member.schema, &at)?;
+                let known = types.entry(member.name.clone()).or_insert(Types::NONE);
+                *known = known.or(found);
+            }
+            objects.push((plain.at.clone(), members));
+        }
+        let mut bodies = Vec::new();
+        for (at, members) in &objects {
+            self.arguments(members, &types, at, &mut bodies)?;
+        }
+        let arguments = self.rules.rule(bodies);
+        let to = self.rules.text(&format!(" to={}", tool.name));
+        let open = format!(
+            "<atem:function_calls>\n<atem:invoke name=\"{}\">\n",
+            tool.name
+        );
+        let open = self.rules.text(&open);
+        let close = self.rules.text("</atem:invoke>\n</atem:function_calls>");
+        let all = vec![
+            to,
+            Sym::Token("<|message|>"),
+            open,
+            Sym::Rule(arguments),
+            close,
+        ];
+        Ok(self.rules.rule(vec![all]))
+    }
+
+    fn arguments(
+        &mut self,
+        members: &Members,
+        types: &HashMap<String, Types>,
+        at: &str,
+        out: &mut Vec<Vec<Sym>>,
+    ) -> Result<(), Refusal> {
+        let mut each = Vec::new();
+        for member in &members.declared {
+            let place = format!("{at}.properties.{}", member.name);
+            let open = format!("<atem:parameter name=\"{}\">", member.name);
+            let mut all = vec![self.rules.text(&open)];
+            match types.get(&member.name) == Some(&Types::STRING) {
+                true => {
+                    let value = self.text(&member.schema, &place)?;
+                    all.push(Sym::Rule(value));
+                }
+                false => {
+                    let value = self.value(&member.schema, &place);
+                    all.push(Sym::Rule(value));
+                    all.push(self.rules.text(PARAMETER_END));
+                }
+            }
+            all.push(self.rules.text("\n"));
+            each.push(self.rules.rule(vec![all]));
+        }
+        let required: Vec<bool> = members.declared.iter().map(|m| m.required).collect();
+        let free = match &members.free {
+            None => None,
+            Some(free) => {
+                let schema = free.schema.clone().unwrap_or(Value::Bool(true));
+                let value = self.value(&schema, &format!("{at}.additionalProperties"));
+                let name = self.parameter_name(&free.names, members, at)?;
+                let all = vec![
+                    self.rules.text("<atem:parameter name=\""),
+                    name,
+                    self.rules.text("\">"),
+                    Sym::Rule(value),
+                    self.rules.text(PARAMETER_END),
+                    self.rules.text("\n"),
+                ];
+                let rule = self.rules.rule(vec![all]);
+                Some((rule, rule, free.least, free.most))
+            }
+        };
+        let sequence = Sequence {
+            first: &each,
+            later: &each,
+            required: &required,
+            free,
+            choose: members.choose,
+        };
+        out.extend(sequence.alternatives(&mut self.rules));
+        Ok(())
+    }
+
+    /// The names of arguments that nobody declared.
+    fn parameter_name(
+        &mut self,
+        names: &Names,
+        members: &Members,
+        at: &str,
+    ) -> Result<Sym, Refusal> {
+        let mut terms = vec!["/[^\"<>\\x00-\\x1F]{1,64}/".to_owned()];
+        let steps = self.limits.pattern_steps;
+        let words = match names {
+            Names::Any => None,
+            Names::Pattern(pattern) => {
+                let words = [("pattern".to_owned(), Value::from(pattern.as_str()))];
+                Some(serde_json::Map::from_iter(words))
+            }
+            Names::Words(words) => Some(words.clone()),
+            Names::Listed(all) => {
+                let each = all.iter().filter(|n| !n.contains(['"', '<', '>']));
+                return Ok(self.one_of(each.map(|n| literal(n)).collect()));
+            }
+        };
+        if let Some(words) = words {
+            let all = string::conditions(&words, Writing::Plain, steps, at)?;
+            terms.extend(all.iter().map(|c| format!("/{c}/")));
+        }
+        let name = self.rules.terminal(&terms.join(" & "));
+        if members.declared.is_empty() {
+            return Ok(Sym::Term(name));
+        }
+        let taken = members.declared.iter().map(|m| literal(&m.name));
+        let Sym::Term(taken) = self.one_of(taken.collect()) else {
+            return Err(Refusal::new(at, "expected names"));
+        };
+        Ok(Sym::Term(
+            self.rules.terminal(&format!("T{name} & ~T{taken}")),
+        ))
+    }
+
+    /// The rule of a string as it stands, with the mark that ends it.
+    fn text(&mut self, schema: &Value, at: &str) -> Result<RuleId, Refusal> {
+        let mut alternatives = Vec::new();
+        let mut listed = Vec::new();
+        for plain in self.reader.plain(schema, at)? {
+            if let Some(values) = &plain.values {
+                for text in values.iter().filter_map(Value::as_str) {
+                    if text.contains("<atem:") || text.contains("</atem:") {
+                        let reason = "expected strings without the markup of calls";
+                        return Err(Refusal::new(&plain.at, reason));
+                    }
+                    listed.push(text.to_owned());
+                }
+                continue;
+            }
+            let steps = self.limits.pattern_steps;
+            let all = string::conditions(&plain.words, Writing::Plain, steps, &plain.at)?;
+            let terminal = match all.is_empty() {
+                true => self.rules.terminal("/(?s:.*)/"),
+                false => {
+                    // The first mark ends the value, not the first that fits.
+                    let end = PARAMETER_END.replace('/', "\\/");
+                    let marked = self.rules.terminal(&format!("/(?s:.*){end}(?s:.*)/"));
+                    let each = all.iter().map(|c| self.rules.terminal(&format!("/{c}/")));
+                    let each: Vec<String> = each.map(|t| format!("T{t}")).collect();
+                    let fitting = format!("{} & ~T{marked}", each.join(" & "));
+                    self.rules.terminal(&fitting)
+                }
+            };
+            alternatives.push(vec![Sym::Rule(self.rules.until(terminal, PARAMETER_END))]);
+        }
+        if !listed.is_empty() {
+            let end = self.rules.text(PARAMETER_END);
+            let each = listed.iter().filter(|t| !t.is_empty());
+            let texts: Vec<String> = each.map(|t| literal(t)).collect();
+            if texts.len() < listed.len() {
+                alternatives.push(vec![end.clone()]);
+            }
+            if !texts.is_empty() {
+                alternatives.push(vec![self.one_of(texts), end]);
+            }
+        }
+        Ok(self.rules.rule(alternatives))
+    }
+}

@@ -1,0 +1,116 @@
+//! A process that compiles grammars for a server.
+//!
+//! It reads from its standard input and answers on its standard output, in
+//! frames: a length in four bytes, little-endian, and as many bytes. The first
+//! frame has the limits, the second the vocabulary, each further one a grammar,
+//! which is answered with one frame: a byte for the verdict and a reason. What
+//! goes wrong here ends this process, whose server starts another.
+
+use super::vocabulary::{Vocabulary, probe};
+use crate::limits::GrammarLimits;
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// The largest frame.
+const MOST: usize = 1 << 28;
+
+/// The verdicts' bytes.
+pub(super) const READY: u8 = 0;
+pub(super) const FITS: u8 = 1;
+pub(super) const REFUSED: u8 = 2;
+pub(super) const TOO_LONG: u8 = 3;
+
+/// Reads one frame; `None` at the end.
+pub(super) fn read_frame(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
+    let mut head = [0; 4];
+    match from.read_exact(&mut head) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    let length = u32::from_le_bytes(head) as usize;
+    if length > MOST {
+        return Err(Error::new(ErrorKind::InvalidData, "a frame is too long"));
+    }
+    let mut frame = vec![0; length];
+    from.read_exact(&mut frame)?;
+    Ok(Some(frame))
+}
+
+/// Writes one frame.
+pub(super) fn write_frame(to: &mut impl Write, frame: &[u8]) -> Result<()> {
+    let length = u32::try_from(frame.len());
+    let length = length.map_err(|_| Error::new(ErrorKind::InvalidData, "a frame is too long"))?;
+    to.write_all(&length.to_le_bytes())?;
+    to.write_all(frame)?;
+    to.flush()
+}
+
+/// The limits as the first frame.
+pub(super) fn settings(limits: &GrammarLimits) -> Vec<u8> {
+    let millis = u64::try_from(limits.time.as_millis()).unwrap_or(u64::MAX);
+    [limits.memory, limits.stack as u64, millis]
+        .into_iter()
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
+/// Compiles grammars for a server until that closes the standard input.
+///
+/// A program that runs a server with workers calls this where its command line
+/// says so ([`crate::Options::grammar_worker`]).
+///
+/// # Errors
+/// Standard input or output, or what came there.
+pub fn grammar_worker() -> Result<()> {
+    let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let invalid = |what: &str| Error::new(ErrorKind::InvalidData, what.to_owned());
+    let first = read_frame(&mut input)?.ok_or_else(|| invalid("no limits came"))?;
+    let numbers: Vec<u64> = first
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|c| u64::from_le_bytes(*c))
+        .collect();
+    let [memory, stack, millis] = numbers[..] else {
+        return Err(invalid("the limits are not three numbers"));
+    };
+    // Without the limit (some systems have none) time and stack still hold.
+    let _ = rlimit::setrlimit(rlimit::Resource::AS, memory, memory);
+    let _ = rlimit::setrlimit(rlimit::Resource::CORE, 0, 0);
+    let vocabulary = read_frame(&mut input)?.ok_or_else(|| invalid("no vocabulary came"))?;
+    let vocabulary = Vocabulary::from_bytes(&vocabulary);
+    let vocabulary = vocabulary.ok_or_else(|| invalid("the vocabulary is cut off"))?;
+    let factory = vocabulary.factory().map_err(|e| invalid(&e))?;
+    write_frame(&mut output, &[READY])?;
+    let stack = usize::try_from(stack).unwrap_or(usize::MAX);
+    let (jobs, inbox) = channel::<String>();
+    let (outbox, results) = channel();
+    std::thread::Builder::new()
+        .stack_size(stack)
+        .spawn(move || {
+            for lark in inbox {
+                if outbox.send(probe(&factory, &lark)).is_err() {
+                    return;
+                }
+            }
+        })?;
+    while let Some(frame) = read_frame(&mut input)? {
+        let lark = String::from_utf8(frame).map_err(|_| invalid("a grammar is not UTF-8"))?;
+        let gone = |_| invalid("the thread that compiles is gone");
+        jobs.send(lark)
+            .map_err(|_| invalid("the thread that compiles is gone"))?;
+        match results.recv_timeout(Duration::from_millis(millis)) {
+            Ok(Ok(())) => write_frame(&mut output, &[FITS])?,
+            Ok(Err(reason)) => write_frame(&mut output, &[&[REFUSED], reason.as_bytes()].concat())?,
+            Err(RecvTimeoutError::Timeout) => {
+                write_frame(&mut output, &[TOO_LONG])?;
+                // What still runs ends with the process.
+                std::process::exit(0);
+            }
+            Err(e @ RecvTimeoutError::Disconnected) => return Err(gone(e)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! What a schema may consist of, before anything is made of it.
+
+use crate::error::ApiError;
+use serde_json::Value;
+
+/// What schemas may be: those of `response_format` and of tools' parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchemaLimits {
+    /// Bytes of a schema as JSON.
+    pub bytes: usize,
+    /// Objects and arrays inside each other.
+    pub depth: usize,
+    /// Values of all kinds: objects, arrays, numbers, strings.
+    pub nodes: usize,
+    /// Names in one object: properties, definitions, names that are required.
+    pub properties: usize,
+    /// Bytes of all names together.
+    pub name_bytes: usize,
+    /// Values of one `enum`.
+    pub values: usize,
+    /// Bytes of the strings of one `enum` or `const`.
+    pub value_bytes: usize,
+    /// `minItems`; an array without a smaller `maxItems` ends there as well.
+    pub items: usize,
+    /// Characters of `minLength`, `maxLength`.
+    pub length: usize,
+    /// Bytes of a pattern.
+    pub pattern_bytes: usize,
+    /// Steps of a pattern with its repetitions written out.
+    pub pattern_steps: u64,
+    /// Parts of the grammar that a schema comes to.
+    pub rules: usize,
+    /// Tools of one request.
+    pub tools: usize,
+    /// Bytes of all tools of one request.
+    pub tools_bytes: usize,
+}
+
+impl Default for SchemaLimits {
+    fn default() -> Self {
+        Self {
+            bytes: 256 << 10,
+            depth: 64,
+            nodes: 20_000,
+            properties: 512,
+            name_bytes: 64 << 10,
+            values: 1000,
+            value_bytes: 64 << 10,
+            items: 1024,
+            length: 65_536,
+            pattern_bytes: 1024,
+            pattern_steps: 4096,
+            rules: 20_000,
+            tools: 128,
+            tools_bytes: 1 << 20,
+        }
+    }
+}
+
+/// A value on its way through the walk, and how it was reached.
+struct Step<'v> {
+    value: &'v Value,
+    depth: usize,
+    /// The step that led here, and the name or place that it took.
+    from: Option<usize>,
+    key: Key<'v>,
+}
+
+#[derive(Clone, Copy)]
+enum Key<'v> {
+    Root,
+    Name(&'v str),
+    Place(usize),
+}
+
+impl SchemaLimits {
+    /// Refuses a schema that is too large in any way. Nothing here recurses, so
+    /// it may stand before everything that does.
+    ///
+    /// # Errors
+    /// The place, what is allowed there and what was found.
+    pub(crate) fn check(&self, param: &str, schema: &Value) -> Result<(), ApiError> {
+        self.measure(param, schema).map(|_| ())
+    }
+
+    /// [`SchemaLimits::check`], and about how many bytes of JSON the schema is.
+    fn measure(&self, param: &str, schema: &Value) -> Result<usize, ApiError> {
+        let mut steps = vec![Step {
+            value: schema,
+            depth: 0,
+            from: None,
+            key: Key::Root,
+        }];
+        let (mut bytes, mut names) = (0, 0);
+        let mut next = 0;
+        while let Some(&Step {
+            value, depth, key, ..
+        }) = steps.get(next)
+        {
+            let refused = |what: &str, most: usize, found: usize| {
+                let at = path(param, &steps, next);
+                too_much(at, what, most, found)
+            };
+            if depth > self.depth {
+                return Err(refused("levels inside each other", self.depth, depth));
+            }
+            bytes += match value {
+                Value::String(text) => text.len() + 2,
+                Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+                Value::Array(all) => all.len() + 2,
+                Value::Object(all) => {
+                    names += all.keys().map(String::len).sum::<usize>();
+                    all.keys().map(|k| k.len() + 4).sum()
+                }
+            };
+            if bytes > self.bytes {
+                return Err(too_much(param.to_owned(), "bytes", self.bytes, bytes));
+            }
+            if names > self.name_bytes {
+                let what = "bytes of names";
+                return Err(too_much(param.to_owned(), what, self.name_bytes, names));
+            }
+            if let Some(Err((what, most, found))) = name(key).map(|n| self.word(n, value)) {
+                return Err(refused(what, most, found));
+            }
+            let more = match value {
+                Value::Array(all) => all.len(),
+                Value::Object(all) if all.len() > self.properties => {
+                    return Err(refused("names", self.properties, all.len()));
+                }
+                Value::Object(all) => all.len(),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+            };
+            if steps.len() + more > self.nodes {
+                let found = steps.len() + more;
+                return Err(too_much(
+                    param.to_owned(),
+                    "values in all",
+                    self.nodes,
+                    found,
+                ));
+            }
+            let step = |key, value| Step {
+                value,
+                depth: depth + 1,
+                from: Some(next),
+                key,
+            };
+            match value {
+                Value::Array(all) => {
+                    let each = all.iter().enumerate();
+                    steps.extend(each.map(|(i, v)| step(Key::Place(i), v)));
+                }
+                Value::Object(all) => {
+                    steps.extend(all.iter().map(|(k, v)| step(Key::Name(k), v)));
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+            next += 1;
+        }
+        Ok(bytes)
+    }
+
+    /// The bounds of one word, where its value is of the word's kind: a property
+    /// may have any name.
+    fn word(&self, word: &str, value: &Value) -> Result<(), (&'static str, usize, usize)> {
+        let within = |what, most, found| match found > most {
+            true => Err((what, most, found)),
+            false => Ok(()),
+        };
+        let number = || value.as_f64().map_or(0, |f| f as usize);
+        match (word, value) {
+            ("enum", Value::Array(all)) => {
+                within("values", self.values, all.len())?;
+                let texts = all.iter().filter_map(Value::as_str);
+                let bytes = texts.map(str::len).sum();
+                within("bytes of values", self.value_bytes, bytes)
+            }
+            ("const", Value::String(text)) => within("bytes", self.value_bytes, text.len()),
+            ("required", Value::Array(all)) => within("names", self.properties, all.len()),
+            ("pattern", Value::String(text)) => within("bytes", self.pattern_bytes, text.len()),
+            ("minItems", Value::Number(_)) => within("items", self.items, number()),
+            ("minLength", Value::Number(_)) => within("characters", self.length, number()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses more tools than a request may have, or one whose schema is too
+    /// large.
+    pub(crate) fn check_tools<'v>(
+        &self,
+        field: &str,
+        schemas: impl ExactSizeIterator<Item = (String, &'v Value)>,
+    ) -> Result<(), ApiError> {
+        if schemas.len() > self.tools {
+            return Err(too_much(
+                field.to_owned(),
+                "tools",
+                self.tools,
+                schemas.len(),
+            ));
+        }
+        let mut all = 0;
+        for (place, schema) in schemas {
+            all += self.measure(&place, schema)?;
+            if all > self.tools_bytes {
+                return Err(too_much(field.to_owned(), "bytes", self.tools_bytes, all));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(key: Key<'_>) -> Option<&str> {
+    match key {
+        Key::Name(name) => Some(name),
+        Key::Root | Key::Place(_) => None,
+    }
+}
+
+fn too_much(at: String, what: &str, most: usize, found: usize) -> ApiError {
+    let at = at.chars().take(200).collect::<String>();
+    ApiError::field(at, format!("expected at most {most} {what}, found {found}"))
+}
+
+/// Where a step is: `schema.properties.a.items[0]`.
+fn path(param: &str, steps: &[Step<'_>], at: usize) -> String {
+    let mut keys = Vec::new();
+    let mut at = Some(at);
+    while let Some(i) = at {
+        keys.push(steps[i].key);
+        at = steps[i].from;
+    }
+    let mut path = param.to_owned();
+    for key in keys.into_iter().rev() {
+        match key {
+            Key::Root => {}
+            Key::Name(name) => {
+                path.push('.');
+                path.extend(name.chars().take(64));
+            }
+            Key::Place(i) => path.push_str(&format!("[{i}]")),
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refused(schema: &Value) -> (String, String) {
+        let error = SchemaLimits::default().check("s", schema).unwrap_err();
+        (error.param.unwrap_or_default(), error.message)
+    }
+
+    #[test]
+    fn each_bound_is_named_with_its_place() {
+        let names = |n: usize| -> Value {
+            let each = (0..n).map(|i| (format!("p{i}"), json!(true)));
+            Value::Object(each.collect())
+        };
+        let mut deep = json!({});
+        for _ in 0..70 {
+            deep = json!({"items": deep});
+        }
+        assert!(refused(&deep).1.contains("at most 64 levels"));
+        let (at, why) = refused(&json!({"properties": names(7000)}));
+        assert_eq!(at, "s.properties");
+        assert!(
+            why.ends_with("expected at most 512 names, found 7000"),
+            "{why}"
+        );
+        for (schema, at) in [
+            (json!({"const": names(10_000)}), "s.const"),
+            (json!({"required": vec!["a"; 50_000]}), "s.required"),
+            (json!({"enum": vec!["a"; 2000]}), "s.enum"),
+            (json!({"const": "x".repeat(70_000)}), "s.const"),
+            (json!({"enum": ["x".repeat(70_000)]}), "s.enum"),
+            (
+                json!({"items": [{"pattern": "a".repeat(2000)}]}),
+                "s.items[0].pattern",
+            ),
+            (json!({"minItems": 2_000_000}), "s.minItems"),
+            (json!({"default": vec![0; 30_000]}), "s"),
+            (json!({"description": "x".repeat(300_000)}), "s"),
+        ] {
+            assert_eq!(refused(&schema).0, at);
+        }
+    }
+
+    #[test]
+    fn ordinary_schemas_pass_and_properties_may_have_the_names_of_words() {
+        let schema = json!({"type": "object", "properties": {
+            "enum": {"type": "string"}, "pattern": {"type": "string", "pattern": "^a$"},
+            "required": {"type": "array", "items": {"type": "string"}}
+        }});
+        SchemaLimits::default().check("s", &schema).unwrap();
+    }
+
+    #[test]
+    fn tools_are_counted() {
+        let all = vec![json!({}); 200];
+        let error = SchemaLimits::default()
+            .check_tools("tools", all.iter().map(|v| ("t".to_owned(), v)))
+            .unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("tools"));
+    }
+}
