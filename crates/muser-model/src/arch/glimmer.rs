@@ -14,13 +14,8 @@ pub(super) const ARCH: Arch = Arch {
     name: "muse-glimmer",
     read,
     keys,
-    // What the converter writes beside a scaling that is off, and what counts
-    // for training alone.
-    harmless: &[
-        "rope.scaling.original_context_length",
-        "rope.scaling.finetuned",
-        "tensor_data_layout",
-    ],
+    // Beside a scaling that is off; about training.
+    harmless: &["rope.scaling.original_context_length", "rope.scaling.finetuned"],
     pinned: true,
     unused: &["tied"],
 };
