@@ -8,7 +8,10 @@ use crate::{input, interrupt, output};
 use anyhow::Context as _;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use muser_server::{JsonLimits, Limits, Options, Server, StartError, TlsFiles, UnknownFields};
+use muser_server::{
+    GrammarLimits, JsonLimits, Limits, Options, SchemaLimits, Server, StartError, TlsFiles,
+    UnknownFields,
+};
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -84,6 +87,8 @@ pub(crate) struct ServeArgs {
     unknown_fields: Unknown,
     #[command(flatten)]
     bounds: Bounds,
+    #[command(flatten)]
+    decoding: Decoding,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t = LogForm::Text)]
     log: LogForm,
@@ -134,6 +139,64 @@ struct Bounds {
     /// Seconds that a stream may be left unread
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = seconds())]
     unread_timeout: u64,
+}
+
+/// What schemas may be, and constrained decoding may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bounds of constrained decoding")]
+struct Decoding {
+    /// Bytes of a schema in KiB
+    #[arg(long, default_value_t = SchemaLimits::default().bytes >> 10, value_name = "N")]
+    max_schema_kib: usize,
+    /// Properties of an object in a schema
+    #[arg(long, default_value_t = SchemaLimits::default().properties, value_name = "N")]
+    max_properties: usize,
+    /// Values of an enum
+    #[arg(long, default_value_t = SchemaLimits::default().values, value_name = "N")]
+    max_enum: usize,
+    /// Steps of a pattern with its repetitions written out
+    #[arg(long, default_value_t = SchemaLimits::default().pattern_steps, value_name = "N")]
+    max_pattern_steps: u64,
+    /// Rules of the grammar that a schema comes to
+    #[arg(long, default_value_t = SchemaLimits::default().rules, value_name = "N")]
+    max_schema_rules: usize,
+    /// Processes that compile grammars
+    #[arg(long, default_value_t = GrammarLimits::default().workers, value_name = "N")]
+    grammar_workers: usize,
+    /// Seconds in which a grammar has to compile
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = seconds())]
+    grammar_timeout: u64,
+    /// Memory of a process that compiles grammars in MiB
+    #[arg(long, default_value_t = GrammarLimits::default().memory >> 20, value_name = "N")]
+    grammar_memory_mib: u64,
+    /// Tokens of reasoning before an answer that has to fit a schema
+    #[arg(long, default_value_t = GrammarLimits::default().reasoning, value_name = "N")]
+    max_reasoning: usize,
+}
+
+impl Decoding {
+    fn schema(&self) -> Result<SchemaLimits, Usage> {
+        let bytes = self.max_schema_kib.checked_mul(1 << 10);
+        Ok(SchemaLimits {
+            bytes: bytes.ok_or_else(|| Usage("--max-schema-kib is too large".to_owned()))?,
+            properties: self.max_properties,
+            values: self.max_enum,
+            pattern_steps: self.max_pattern_steps,
+            rules: self.max_schema_rules,
+            ..SchemaLimits::default()
+        })
+    }
+
+    fn grammar(&self) -> Result<GrammarLimits, Usage> {
+        let memory = self.grammar_memory_mib.checked_mul(1 << 20);
+        Ok(GrammarLimits {
+            workers: self.grammar_workers,
+            time: Duration::from_secs(self.grammar_timeout),
+            memory: memory.ok_or_else(|| Usage("--grammar-memory-mib is too large".to_owned()))?,
+            reasoning: self.max_reasoning,
+            ..GrammarLimits::default()
+        })
+    }
 }
 
 /// Seconds of a duration: none is not a duration, and sums with the clock have
@@ -254,6 +317,8 @@ fn options(
             idle_time: Duration::from_secs(bounds.idle_timeout),
             stall_time: Duration::from_secs(bounds.unread_timeout),
             grace: Duration::from_secs(args.grace),
+            schema: args.decoding.schema()?,
+            grammar: args.decoding.grammar()?,
         },
         allowed_hosts: args.allow_host.clone(),
         allowed_origins: args.allow_origin.clone(),
