@@ -43,6 +43,12 @@ pub(crate) fn limits() -> Limits {
         context: 512,
         cache_bytes: 64 << 20,
         grace: Duration::from_secs(10),
+        // However slow the machine is that tests.
+        grammar: muser_server::GrammarLimits {
+            time: Duration::from_secs(60),
+            mask_time: Duration::from_secs(60),
+            ..muser_server::GrammarLimits::default()
+        },
         ..Limits::default()
     }
 }
