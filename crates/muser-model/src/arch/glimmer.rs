@@ -15,7 +15,10 @@ pub(super) const ARCH: Arch = Arch {
     read,
     keys,
     // Beside a scaling that is off; about training.
-    harmless: &["rope.scaling.original_context_length", "rope.scaling.finetuned"],
+    harmless: &[
+        "rope.scaling.original_context_length",
+        "rope.scaling.finetuned",
+    ],
     pinned: true,
     unused: &["tied"],
 };

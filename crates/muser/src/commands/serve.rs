@@ -86,8 +86,6 @@ pub(crate) struct ServeArgs {
     unknown_fields: Unknown,
     #[command(flatten)]
     bounds: Bounds,
-    #[command(flatten)]
-    decoding: Decoding,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t = LogForm::Text)]
     log: LogForm,
