@@ -7,7 +7,7 @@ use muser_server::{Limits, Options, Server, UnknownFields};
 use std::sync::{Arc, LazyLock};
 
 /// The file.
-pub(crate) static NANO: &[u8] = include_bytes!("../../models/glimmer-nano-q4_k_m.gguf");
+pub(crate) static NANO: &[u8] = include_bytes!("../../models/glimmer-nano-2-q4_k_m.gguf");
 
 /// The server, made once.
 pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| {
@@ -26,6 +26,9 @@ pub(crate) static SERVER: LazyLock<Server> = LazyLock::new(|| {
         },
         api_keys: Vec::new(),
         tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
         model_name: "nano".to_owned(),
         unknown_fields: UnknownFields::Refuse,
         grammar_worker: None,

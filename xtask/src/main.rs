@@ -1,4 +1,4 @@
-//! The project's own checks, and the way to its comparison with llama.cpp.
+//! The project's own checks, and the entry to its comparison with llama.cpp.
 //!
 //! `cargo xtask tidy` and `math` run here. `parity`, `receipts` and `compare` are
 //! programs of `muser-bench`, which is started for them in a release build.
@@ -49,7 +49,7 @@ struct Passed {
     options: Vec<OsString>,
 }
 
-/// The repository: the folder above this crate.
+/// Returns the root of the repository: the folder above this crate.
 fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().map_or(here.clone(), PathBuf::from)

@@ -10,15 +10,15 @@ use muser_ops::pinned::glibc;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A function with what it should be.
+/// A function with the one that it approximates.
 struct Function {
     name: &'static str,
     computed: fn(f32) -> f32,
     truth: fn(f64) -> f64,
-    /// Where an error is stated: below -88.72… the e^-x inside sigmoid and
-    /// SiLU overflows and the result is zero, as the contract has it.
+    /// Inputs for which the error is stated in ulp. Below -88.72… the e^-x
+    /// inside sigmoid and SiLU overflows and the contract's result is zero.
     domain: fn(f32) -> bool,
-    /// The bound that the contract promises, in ulp.
+    /// Largest error that the contract allows, in ulp.
     bound: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ const FUNCTIONS: [Function; 4] = [
     },
 ];
 
-/// A function that must give the bits of another.
+/// A function whose results must have the bits of another one's.
 struct Twin {
     name: &'static str,
     computed: fn(f32) -> f32,
@@ -74,8 +74,8 @@ const TWINS: [Twin; 2] = [
     },
 ];
 
-/// How many of the bit patterns `first ..= last` have other results; a NaN is any
-/// NaN.
+/// Counts the bit patterns in `first ..= last` whose results differ; a NaN
+/// equals any NaN.
 fn differing(t: &Twin, first: u32, last: u32) -> u64 {
     let differs = |x: f32| {
         let (a, b) = ((t.computed)(x), (t.truth)(x));
@@ -85,19 +85,19 @@ fn differing(t: &Twin, first: u32, last: u32) -> u64 {
     inputs.filter(|&x| differs(x)).count() as u64
 }
 
-/// What a walk found.
+/// The result of a walk over inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Worst {
-    /// The largest error in the domain, in ulp, and its input.
+    /// Largest error in the domain, in ulp.
     ulp: f64,
     at: f32,
-    /// Inputs in the domain, NaN aside.
+    /// Number of inputs in the domain, NaN excluded.
     inputs: u64,
-    /// Of those, results that are not the true value rounded to nearest.
+    /// Number of those whose result is not the true value rounded to nearest.
     not_nearest: u64,
-    /// Inputs outside the domain.
+    /// Number of inputs outside the domain.
     outside: u64,
-    /// The largest absolute error outside it.
+    /// Largest absolute error outside the domain.
     outside_error: f64,
 }
 
@@ -113,14 +113,15 @@ impl Worst {
     }
 }
 
-/// Walks the bit patterns `first ..= last`.
+/// Computes the function for the bit patterns `first ..= last` and collects its
+/// errors.
 fn walk(f: &Function, first: u32, last: u32) -> Worst {
     let mut worst = Worst::default();
     for x in (first..=last).map(f32::from_bits) {
         let (got, want) = ((f.computed)(x), (f.truth)(f64::from(x)));
         let ulp = math::ulp_error(got, want);
         if x.is_nan() {
-            // A NaN that becomes a number is infinitely wrong.
+            // `ulp_error` is infinite if a NaN becomes a number.
             if ulp > worst.ulp {
                 (worst.ulp, worst.at) = (ulp, x);
             }
@@ -128,7 +129,7 @@ fn walk(f: &Function, first: u32, last: u32) -> Worst {
         }
         if !(f.domain)(x) {
             worst.outside += 1;
-            // -inf / inf is NaN here as there; NaN compares as no error.
+            // -inf / inf is NaN in both functions: no error.
             let error = match got.is_nan() == want.is_nan() {
                 true => (f64::from(got) - want).abs(),
                 false => f64::INFINITY,
@@ -147,11 +148,11 @@ fn walk(f: &Function, first: u32, last: u32) -> Worst {
     worst
 }
 
-/// Inputs that a thread takes at a time: 256 pieces in all.
+/// Number of inputs that a thread takes at a time: 256 pieces in all.
 const PIECE: u32 = 1 << 24;
 
-/// Gives every bit pattern to `part(first, last)` with all cores, and what they
-/// found to `merge`.
+/// Calls `part(first, last)` for all bit patterns, piece by piece on `threads`
+/// threads, and then `merge` with each result.
 fn walk_all<T: Send>(
     name: &str,
     threads: usize,
@@ -168,7 +169,7 @@ fn walk_all<T: Send>(
             };
             found.push(part(first, first + (PIECE - 1)));
             eprint!("\r{name}: {:3} %", (piece + 1) * 100 / 256);
-            // Progress is worth no error.
+            // A failure to print progress is ignored.
             std::io::stderr().flush().ok();
         }
     };
@@ -184,7 +185,7 @@ fn walk_all<T: Send>(
     eprint!("\r");
 }
 
-/// The names of all functions that can be measured.
+/// Returns the names of all functions that can be measured.
 pub(crate) fn names() -> Vec<&'static str> {
     let functions = FUNCTIONS.iter().map(|f| f.name);
     functions.chain(TWINS.iter().map(|t| t.name)).collect()

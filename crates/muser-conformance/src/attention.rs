@@ -1,20 +1,22 @@
-//! KV store and attention: chunk edges, windows, rings that wrap, rewinding,
-//! long contexts, and the same positions cut into many different batches.
+//! Cases of KV store and attention: chunk edges, windows, rings that wrap,
+//! rewinding, long contexts, and the same positions split into many different
+//! batches.
 //!
-//! The expected rows come from the oracle run over *one* cut of the positions;
-//! the subject runs over every cut. So a case also says that the cut changes
-//! nothing, and the oracle's own run of the suite says so of the oracle. In a
-//! lane where the width matters the oracle runs over every cut as well.
+//! The oracle computes the expected rows with *one* split of the positions into
+//! batches; the subject runs every split. A case therefore also shows that the
+//! split changes no bit; the suite on the oracle itself shows it of the oracle.
+//! In a lane where the width of a batch matters, the oracle runs every split as
+//! well.
 
 use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
 use muser_ops::oracle::Oracle;
-use muser_ops::{Attention, Backend, KvLayout, OpError};
+use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
 use std::ops::Range;
 
-/// Heads, their geometry and the cache.
+/// The geometry of heads and cache.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     heads: usize,
@@ -64,16 +66,23 @@ impl Shape {
     }
 }
 
-/// Rows `data` of the inputs stored at the positions `at ..`, then read by
-/// attention in pieces of `piece` rows; 0 only stores.
+/// A batch: stores the rows `data` of the inputs at the positions from `at` on,
+/// then computes attention of the last `keep` rows; with 0, stores only.
 #[derive(Clone, Debug)]
 struct Step {
     at: usize,
     data: Range<usize>,
-    piece: usize,
+    keep: usize,
 }
 
-/// The inputs: row i of each is token i of the run.
+impl Step {
+    /// Returns the rows of the inputs of which attention is computed.
+    fn kept(&self) -> Range<usize> {
+        self.data.end - self.keep.min(self.data.len())..self.data.end
+    }
+}
+
+/// The inputs of a run: row i of each belongs to token i.
 struct Data {
     shape: Shape,
     scale: f32,
@@ -83,7 +92,7 @@ struct Data {
 }
 
 impl Data {
-    /// Values as a model has them.
+    /// Fills the inputs with normally distributed values.
     fn plain(rng: &mut Rng, shape: Shape, tokens: usize) -> Self {
         Self {
             shape,
@@ -105,12 +114,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The rows of the inputs that each output of the run belongs to.
+    /// Iterates over the outputs of the run: for each, the rows of the inputs
+    /// that it belongs to.
     fn outputs(&self) -> impl Iterator<Item = Range<usize>> {
-        self.steps.iter().flat_map(pieces)
+        self.steps.iter().map(Step::kept).filter(|r| !r.is_empty())
     }
 
-    /// Whether the cache may be asked for what the steps ask of it.
+    /// Returns whether the contract of the cache allows the steps.
     fn is_allowed(&self) -> bool {
         let layout = self.data.shape.layout();
         let mut end = 0;
@@ -118,19 +128,12 @@ impl Run<'_> {
             let stored = s.at + s.data.len();
             let fits = stored <= layout.context && s.data.len() <= layout.max_batch;
             let held = s.at <= end && layout.holds(s.at, end.max(stored));
-            // After a cut, a later position is no longer part of the run, but
-            // the ring has given its chunk away.
+            // After a rewind, later positions are no longer part of the run,
+            // but the ring has reused the chunks of earlier ones for them.
             end = end.max(stored);
-            fits && (held || s.piece == 0)
+            fits && (held || s.keep == 0)
         })
     }
-}
-
-fn pieces(step: &Step) -> impl Iterator<Item = Range<usize>> + use<> {
-    let (piece, data) = (step.piece, step.data.clone());
-    let starts = data.clone().step_by(piece.max(1));
-    let starts = starts.take_while(move |_| piece > 0);
-    starts.map(move |start| start..data.end.min(start + piece))
 }
 
 impl Case for Run<'_> {
@@ -138,7 +141,7 @@ impl Case for Run<'_> {
         let steps: Vec<String> = self
             .steps
             .iter()
-            .map(|s| format!("{}+{}/{}", s.at, s.data.len(), s.piece))
+            .map(|s| format!("{}+{}/{}", s.at, s.data.len(), s.kept().len()))
             .collect();
         format!("{:?}, steps {}", self.data.shape, steps.join(" "))
     }
@@ -153,28 +156,35 @@ impl Case for Run<'_> {
             window: shape.window,
             scale: data.scale,
         };
-        let mut kv = b.kv(shape.layout());
+        let mut kv = b.kv(&[shape.layout()]);
         let mut seen = Vec::new();
         for step in &self.steps {
-            let width = shape.kv_width();
-            let k = Guarded::input(b, "k", width, &rows(&data.k, width, &step.data))?;
-            let v = Guarded::input(b, "v", width, &rows(&data.v, width, &step.data))?;
-            b.kv_store(&mut kv, step.at, step.data.len(), &k.buffer, &v.buffer)?;
-            seen.extend([k.see(b)?, v.see(b)?]);
-            for piece in pieces(step) {
-                let (n, width) = (piece.len(), shape.q_width());
-                let at = step.at + piece.start - step.data.start;
-                let q = Guarded::input(b, "q", width, &rows(&data.q, width, &piece))?;
-                let mut out = Guarded::output(b, "out", n, width)?;
-                b.attention(&desc, at, n, &q.buffer, &kv, &mut out.buffer)?;
-                seen.extend([q.see(b)?, out.see(b)?]);
-            }
+            let (all, kept) = (&step.data, step.kept());
+            let (width, kv_width) = (shape.q_width(), shape.kv_width());
+            let k = Guarded::input(b, "k", kv_width, &rows(&data.k, kv_width, all))?;
+            let v = Guarded::input(b, "v", kv_width, &rows(&data.v, kv_width, all))?;
+            let q = Guarded::input(b, "q", width, &rows(&data.q, width, &kept))?;
+            let mut out = Guarded::output(b, "out", kept.len(), width)?;
+            let run = PlanRun {
+                first: step.at,
+                rows: all.len(),
+                keep: kept.len(),
+            };
+            let plan = Plan::new(vec![0; all.len()], vec![run])?;
+            let mut batch = b.batch(plan, vec![&mut kv])?;
+            let subset = match kept.len() == all.len() {
+                true => Subset::All,
+                false => Subset::Kept,
+            };
+            let (to, batch) = (&mut out.buffer, &mut batch);
+            b.attention(batch, 0, &desc, subset, &q.buffer, &k.buffer, &v.buffer, to)?;
+            seen.extend([k.see(b)?, v.see(b)?, q.see(b)?, out.see(b)?]);
         }
         Ok(seen)
     }
 }
 
-/// Runs every cut; the oracle runs the first.
+/// Runs every split on the subject, and the first one on the oracle.
 fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) {
     let width = data.shape.q_width();
     let mut expected = vec![f32::NAN; data.q.len()];
@@ -193,7 +203,7 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
         }
         if i == 0 {
             let Ok(seen) = run.run(&Oracle) else {
-                // Reported as the oracle's refusal.
+                // The oracle refuses the case: reported as such.
                 return suite.case(&run);
             };
             let outs = seen.iter().filter(|s| s.written > 0);
@@ -209,32 +219,34 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
     }
 }
 
-/// The rows `data` at the positions of the same numbers, in batches of these
-/// sizes, the last one repeated.
-fn cut(data: Range<usize>, sizes: &[usize], piece: usize) -> Vec<Step> {
+/// Splits the rows `data`, at the positions of the same numbers, into batches
+/// of these sizes; the last size repeats. Attention is computed of the last
+/// `keep` rows of each batch.
+fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut at = data.start;
     while at < data.end {
         let size = sizes[steps.len().min(sizes.len() - 1)];
         let end = data.end.min(at + size);
         let data = at..end;
-        steps.push(Step { at, data, piece });
+        steps.push(Step { at, data, keep });
         at = end;
     }
     steps
 }
 
-/// Batches of `store` positions that nothing reads, before these steps.
+/// Puts batches of `store` positions, without attention, before these steps.
 fn after(prefix: usize, store: usize, mut steps: Vec<Step>) -> Vec<Step> {
     let mut all = cut(0..prefix, &[store], 0);
     all.append(&mut steps);
     all
 }
 
-/// One batch, or one piece, of whatever there is.
+/// A size larger than any run: everything in one batch, or all rows of a batch.
 const ALL: usize = 1 << 20;
 
-/// Everything visible: head geometries, chunk edges, a long context.
+/// Runs the cases without a window: head geometries, chunk edges, a long
+/// context.
 pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     let geometries = [
         (4, 1, 64),
@@ -253,7 +265,7 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     for (heads, kv_heads, head_dim) in geometries {
         let shape = Shape::new(heads, kv_heads, head_dim);
         let data = Data::plain(&mut suite.rng, shape, 69);
-        // The first chunk's beginning and its end.
+        // Batches at the beginning and at the end of the first chunk.
         let cuts = [&[ALL][..], &[1], &[2, 3, 1]].map(|sizes| {
             let mut steps = cut(0..5, sizes, ALL);
             steps.extend(cut(5..60, &[ALL], 0));
@@ -271,7 +283,8 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
         after(690, 33, cut(690..700, &[3, 7], 2)),
     ];
     check(suite, &data, &cuts);
-    // Few rows of few heads over a long context, which a backend may cut.
+    // Few rows of few heads over a long context, which a backend may split
+    // between threads.
     let long = |kv_heads| Shape::new(5 * kv_heads, kv_heads, 64);
     for shape in [long(1), long(2), long(1).window(600, 70)] {
         let data = Data::plain(&mut suite.rng, shape, 700);
@@ -286,8 +299,8 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// One batch, single positions, and batches that end beside, at and across
-/// the chunk edges 64 and 128.
+/// Splits `n` positions into one batch, into single positions, and into batches
+/// that end before, at and after the chunk edges 64 and 128.
 fn edge_cuts(n: usize) -> Vec<Vec<Step>> {
     vec![
         cut(0..n, &[ALL], ALL),
@@ -300,7 +313,7 @@ fn edge_cuts(n: usize) -> Vec<Vec<Step>> {
     ]
 }
 
-/// Windows and rings.
+/// Runs the cases with a window: rings that fill, wrap and are rewound.
 pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [1, 2, 63, 64, 65, 100, 128] {
         let shape = Shape::new(4, 1, 64).window(window, 132);
@@ -323,7 +336,8 @@ pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
             after(655, 5, cut(tail, &[5, 3, 4, 5, 2], 3)),
         ];
         check(suite, &data, &cuts);
-        // From an empty ring through its first turns, read on the way.
+        // From an empty ring through its first turns, with attention on the
+        // way.
         let cuts = [
             cut(0..200, &[max_batch], ALL),
             cut(0..200, &[1, 4, 5, 2, 5], ALL),
@@ -333,8 +347,8 @@ pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     rewind(suite);
 }
 
-/// A run cut back and continued with other tokens: what stood there before
-/// must not be seen.
+/// Rewinds a run and continues it with other tokens: attention must not see the
+/// earlier ones.
 fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [None, Some(64), Some(100)] {
         let shape = Shape {
@@ -347,7 +361,7 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
             let cuts = [&[16][..], &[1], &[3, 5, 16]].map(|sizes| {
                 let mut steps = after(stored - 10, 16, cut(stored - 10..stored, sizes, ALL));
                 let shift = stored - back_to;
-                // Rows of the inputs that were not stored yet.
+                // Continues with rows of the inputs that have not been stored.
                 steps.extend(
                     cut(stored..stored + 30, sizes, ALL)
                         .into_iter()
@@ -363,28 +377,28 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// What a case of [`values`] changes in plain inputs.
+/// A change that a case of [`values`] makes to normally distributed inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// K beyond f16: some scores are infinite, of either sign.
+    /// K beyond the range of f16: some scores are infinite, with either sign.
     KeyOverflow,
-    /// V beyond f16.
+    /// V beyond the range of f16.
     ValueOverflow,
-    /// The ends and ties of f16 in K and V.
+    /// K and V at the ends of the range of f16, and halfway between two f16.
     HalfRange,
-    /// Scores thousands apart: exponentials that vanish, and subnormal ones.
+    /// Scores thousands apart: exponentials that are zero or subnormal.
     FarScores,
-    /// All scores equal, of either zero.
+    /// A query of zeros with both signs: all scores are equal.
     ZeroQuery,
-    /// A query that is NaN, and a key.
+    /// A NaN in a query and in a key.
     Nan,
-    /// All kinds of activations, as rows.
+    /// Rows of every kind of activations.
     Any,
-    /// A scale that makes subnormal scores.
+    /// A scale so small that scores are subnormal.
     TinyScale,
 }
 
-/// Values at the ends of f16 and f32.
+/// Runs the cases with values at the ends of the ranges of f16 and f32.
 pub(super) fn values<B: Backend>(suite: &mut Suite<'_, B>) {
     use Change::*;
     let changes = [
@@ -423,7 +437,7 @@ fn apply(rng: &mut Rng, change: Change, data: &mut Data) {
         }
     };
     match change {
-        // Late rows only, so that early queries see finite keys.
+        // In late rows only, so that early queries see finite keys.
         Change::KeyOverflow => some(rng, &mut data.k[tokens / 3 * kw..], 6, &[1e6, 65520.0]),
         Change::ValueOverflow => some(rng, &mut data.v[tokens / 3 * kw..], 9, &[1e6, 7e4]),
         Change::HalfRange => {
@@ -450,8 +464,8 @@ fn apply(rng: &mut Rng, change: Change, data: &mut Data) {
         Change::Any => {
             let row = |rng: &mut Rng, t, n| fill::activations(rng, t, n);
             data.q = (0..tokens).flat_map(|t| row(rng, t, qw)).collect();
-            // A key beyond f16 would hide all that follow: huge rows come last,
-            // the kinds before them are those that stay inside.
+            // A key beyond f16 would make every later score infinite: the one
+            // kind with such values comes last.
             let kind = |t| if t + 1 == tokens { 8 } else { t % 8 };
             data.k = (0..tokens).flat_map(|t| row(rng, kind(t), kw)).collect();
             data.v = (0..tokens).flat_map(|t| row(rng, t / 5, kw)).collect();

@@ -1,49 +1,58 @@
-//! The oracle with one fault: what the suite must catch.
+//! The oracle with one defect, which the suite must find.
 
-use muser_ops::oracle::{Oracle, Positions, Rows};
+use muser_ops::hook::{Call, Hook, Hooked};
+use muser_ops::oracle::{Oracle, Rows};
+use muser_ops::project::Operand;
 use muser_ops::{
-    Attention, Backend, BackendInfo, KvLayout, OpError, RopeTable, Weight, norm, project, reduce,
+    Attention, Backend, BackendInfo, KvLayout, OpError, Plan, Run, Subset, Weight, norm, project,
+    reduce,
 };
 use muser_quant::q4_k::BlockQ4K;
 use muser_quant::q5_k::BlockQ5K;
 use muser_quant::q8_k::BlockQ8K;
-use muser_quant::{DType, bf16, f16};
-use std::cell::RefCell;
+use muser_quant::{Arithmetic, DType, Sums, Superblock as _};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The one thing that is wrong.
+/// The defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum Defect {
     LastRowUnwritten,
-    /// In the last finite value of the last row.
+    /// One ulp in the last finite value of the last row.
     OneUlp,
     GuardRow,
-    /// 64 values past the end: a store as wide as two tiles.
+    /// A write 64 values past the end, as of a store that is two tiles wide.
     LastGuard,
-    /// One ulp, in batches of nine only.
+    /// One ulp, in batches of nine rows only.
     NineRows,
     InputChanged,
     NanForNumber,
     Refuses,
-    /// Multiply, round, add in the chains over superblocks.
+    /// The products in the chains over superblocks are rounded before they are
+    /// added.
     Unfused,
-    /// Activation scales that are subnormal become zero.
+    /// Subnormal activation scales become zero.
     FlushedScale,
-    /// A block that is not finite counts as zeros.
+    /// A block that is not finite is treated as zeros.
     NonFiniteIsZero,
-    /// 128 lanes in the float reduction.
+    /// Products of groups added in order, and not by halves.
+    FoldedInOrder,
+    /// Float sums are taken in 128 parts instead of 256.
     OtherLanes,
     SwappedOutputs,
     LastOfSetUnwritten,
     IgnoresWindow,
     ShiftedWindow,
-    /// Chunks begin at the first visible position, not at multiples of 64.
+    /// Chunks begin at the first visible position instead of at multiples of
+    /// 64.
     ChunksFromFirst,
-    /// Beyond f16 is its largest value, not infinity.
+    /// Values beyond the range of f16 become its largest value instead of
+    /// infinity.
     SaturatedHalf,
     OneHeadGroup,
-    /// A ring of one chunk less.
+    /// The ring is one chunk too short.
     ShortRing,
-    /// A position stored a second time keeps its first values.
+    /// A position that is stored again keeps its first values.
     StaleAfterRewind,
     FlushToZero,
     LostNegativeZero,
@@ -51,80 +60,76 @@ pub(super) enum Fault {
     TableRowZero,
     CopiesFromZero,
     CopiesToZero,
+    /// The first rows of a batch instead of those that it keeps.
+    GathersTheFirst,
+    /// The last sequence gets the first one's row.
+    OtherSequence,
 }
 
-pub(super) struct Broken(pub(super) Fault);
+/// The oracle with one defect.
+pub(super) type Broken = Hooked<Oracle, Defective>;
 
-/// A buffer that an operation can change even where it may only read.
-pub(super) struct Buf {
-    width: usize,
-    len: usize,
-    rows: RefCell<Rows>,
+pub(super) fn broken(defect: Defect) -> Broken {
+    let hook = Defective {
+        defect,
+        changed: Mutex::default(),
+        past: Mutex::default(),
+    };
+    Hooked::over(Arc::new(Oracle), hook)
 }
 
-impl Buf {
-    fn all(&self) -> Vec<f32> {
-        let mut x = vec![0.0; self.len];
-        Oracle.read(&self.rows.borrow(), &mut x).unwrap();
-        x
-    }
-
-    fn set(&self, x: &[f32]) {
-        Oracle.write(&mut self.rows.borrow_mut(), x).unwrap();
-    }
+/// The hook that puts a defect into operations.
+pub(super) struct Defective {
+    defect: Defect,
+    /// Inputs that an operation has changed, as they were before: what is read
+    /// of such a buffer is what it would hold.
+    changed: Mutex<Vec<Vec<f32>>>,
+    /// What was stored in the cache made last.
+    past: Mutex<Past>,
 }
 
-/// The oracle's cache and the end of what is stored.
-#[derive(Clone)]
-pub(super) struct Kv {
-    inner: Positions,
-    layout: KvLayout,
+/// K and V of a sequence's only layer, row by row.
+#[derive(Default)]
+struct Past {
+    layers: Vec<KvLayout>,
     k: Vec<f32>,
     v: Vec<f32>,
 }
 
-/// This value with its last bit flipped.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap()
+}
+
+/// All values of a buffer: the oracle reads any number of rows that it has.
+fn all(x: &Rows) -> Vec<f32> {
+    let width = Oracle.width(x).max(1);
+    let mut rows = 1;
+    while Oracle.read(x, 2 * rows).is_ok() {
+        rows *= 2;
+    }
+    let mut step = rows;
+    while step > 0 {
+        if Oracle.read(x, rows + step).is_ok() {
+            rows += step;
+        }
+        step /= 2;
+    }
+    let values = Oracle.read(x, rows).unwrap().into_owned();
+    debug_assert_eq!(values.len(), rows * width);
+    values
+}
+
+fn set(x: &mut Rows, values: &[f32]) {
+    Oracle.write(x, values).unwrap();
+}
+
+/// Flips the last bit of a value.
 fn ulp(x: f32) -> f32 {
     f32::from_bits(x.to_bits() ^ 1)
 }
 
-impl Broken {
-    /// Runs the operation on the oracle, then puts the fault into its outputs
-    /// and inputs.
-    fn with(
-        &self,
-        rows: usize,
-        outs: &[&Buf],
-        inputs: &[&Buf],
-        op: impl FnOnce() -> Result<(), OpError>,
-    ) -> Result<(), OpError> {
-        if self.0 == Fault::Refuses && rows == 1 {
-            return Err(OpError::Unsupported {
-                op: "any",
-                what: "row count",
-                found: rows,
-                expected: "two or more",
-            });
-        }
-        let before: Vec<_> = outs.iter().map(|o| o.all()).collect();
-        op()?;
-        for (out, before) in outs.iter().zip(&before) {
-            let mut x = out.all();
-            self.spoil(rows * out.width, out.width, before, &mut x);
-            out.set(&x);
-        }
-        if let (Fault::LastOfSetUnwritten, [.., out]) = (self.0, outs) {
-            out.set(&before[before.len() - 1]);
-        }
-        if let (Fault::InputChanged, Some(input)) = (self.0, inputs.first()) {
-            let mut x = input.all();
-            x[0] = ulp(x[0]);
-            input.set(&x);
-        }
-        Ok(())
-    }
-
-    /// Puts the fault into the first `n` values, or behind them.
+impl Defective {
+    /// Puts the defect into the first `n` values, or behind them.
     fn spoil(&self, n: usize, width: usize, before: &[f32], x: &mut [f32]) {
         let last_finite = x[..n].iter().rposition(|v| v.is_finite());
         let replace = |x: &mut [f32], with: fn(f32) -> f32| {
@@ -132,69 +137,67 @@ impl Broken {
                 *v = with(*v);
             }
         };
-        match self.0 {
-            Fault::LastRowUnwritten => x[n - width..n].copy_from_slice(&before[n - width..n]),
-            Fault::GuardRow => x[n] = 0.0,
-            Fault::LastGuard => x[n + 63] = 0.0,
-            Fault::NineRows if n == 9 * width => replace(&mut x[..n], ulp),
-            Fault::NanForNumber => x[0] = f32::NAN,
-            Fault::OneUlp => {
+        match self.defect {
+            Defect::LastRowUnwritten => x[n - width..n].copy_from_slice(&before[n - width..n]),
+            Defect::GuardRow => x[n] = 0.0,
+            Defect::LastGuard => x[n + 63] = 0.0,
+            Defect::NineRows if n == 9 * width => replace(&mut x[..n], ulp),
+            Defect::NanForNumber => x[0] = f32::NAN,
+            Defect::OneUlp => {
                 if let Some(i) = last_finite {
                     x[i] = ulp(x[i]);
                 }
             }
-            Fault::FlushToZero => {
+            Defect::FlushToZero => {
                 replace(&mut x[..n], |v| if v.is_subnormal() { 0.0 } else { v });
             }
-            Fault::LostNegativeZero => {
+            Defect::LostNegativeZero => {
                 replace(&mut x[..n], |v| if v == 0.0 { 0.0 } else { v });
             }
             _ => {}
         }
     }
 
-    /// The dot product with this fault, if it is one of a dot product.
+    /// Computes a dot product with the defect; `None` if the defect is not one
+    /// of dot products.
     fn dot(&self, w: &Weight, row: &[u8], x: &[f32]) -> Option<f32> {
         let dtype = w.dtype();
-        let mut y = project::quantize(x);
-        match (self.0, dtype) {
-            (Fault::Unfused, DType::Q4K) => Some(unfused::<144>(row, &y, |b, a| {
-                let b = BlockQ4K::from_bytes(b);
-                (b.dot(a), b.d, b.dmin)
-            })),
-            (Fault::Unfused, DType::Q5K) => Some(unfused::<176>(row, &y, |b, a| {
-                let b = BlockQ5K::from_bytes(b);
-                (b.dot(a), b.d, b.dmin)
-            })),
-            (Fault::FlushedScale | Fault::NonFiniteIsZero, t) if t.is_k_quant() => {
-                for b in &mut y {
-                    let bad = match self.0 {
-                        Fault::FlushedScale => b.d.is_subnormal(),
-                        _ => b.d.is_nan(),
+        let mut y = Operand::new(dtype.arithmetic(), x);
+        let unfused_with = |y: &Operand, dot: fn(&[u8], &BlockQ8K) -> Sums| match y {
+            Operand::Superblocks(y) => Some(unfused(dtype, row, y, dot)),
+            Operand::Groups(_) | Operand::Floats(_) => None,
+        };
+        match (self.defect, dtype.arithmetic()) {
+            (Defect::Unfused, Arithmetic::Superblocks) if dtype == DType::Q4K => {
+                unfused_with(&y, BlockQ4K::sums)
+            }
+            (Defect::Unfused, Arithmetic::Superblocks) if dtype == DType::Q5K => {
+                unfused_with(&y, BlockQ5K::sums)
+            }
+            (
+                Defect::FlushedScale | Defect::NonFiniteIsZero,
+                Arithmetic::Superblocks | Arithmetic::Groups,
+            ) => {
+                let scales: Vec<&mut f32> = match &mut y {
+                    Operand::Superblocks(y) => y.iter_mut().map(|b| &mut b.d).collect(),
+                    Operand::Groups(y) => y.iter_mut().map(|b| &mut b.d).collect(),
+                    Operand::Floats(_) => Vec::new(),
+                };
+                for d in scales {
+                    let bad = match self.defect {
+                        Defect::FlushedScale => d.is_subnormal(),
+                        _ => d.is_nan(),
                     };
                     if bad {
-                        b.d = 0.0;
+                        *d = 0.0;
                     }
                 }
-                Some(project::dot_quantized(dtype, row, &y))
+                Some(project::dot(dtype, row, &y))
             }
-            (Fault::OtherLanes, t) if !t.is_k_quant() => {
-                let half = |b: &[u8; 2]| u16::from_le_bytes(*b);
-                let w: Vec<f32> = match t {
-                    DType::F32 => muser_quant::f32::read(row),
-                    DType::F16 => row
-                        .as_chunks()
-                        .0
-                        .iter()
-                        .map(|b| f16::to_f32(half(b)))
-                        .collect(),
-                    _ => row
-                        .as_chunks()
-                        .0
-                        .iter()
-                        .map(|b| bf16::to_f32(half(b)))
-                        .collect(),
-                };
+            (Defect::FoldedInOrder, Arithmetic::Groups) => Some(folded_in_order(dtype, row, &y)),
+            (Defect::OtherLanes, Arithmetic::Floats) => {
+                let mut w = vec![0.0; x.len()];
+                dtype.decode_row(row, &mut w).expect("whole rows");
                 Some(lanes_128(&w, x))
             }
             _ => None,
@@ -202,16 +205,24 @@ impl Broken {
     }
 }
 
-fn unfused<const N: usize>(
-    row: &[u8],
-    y: &[BlockQ8K],
-    dot: impl Fn(&[u8; N], &BlockQ8K) -> ((i32, i32), u16, u16),
-) -> f32 {
+/// The products of groups, a group at a time: those of rows of one group are
+/// right.
+fn folded_in_order(dtype: DType, row: &[u8], y: &Operand) -> f32 {
+    let Operand::Groups(y) = y else {
+        return f32::NAN;
+    };
+    let groups = row.chunks(dtype.block_bytes()).zip(y);
+    groups.fold(0.0, |acc, (block, y)| {
+        acc + project::dot(dtype, block, &Operand::Groups(vec![*y]))
+    })
+}
+
+fn unfused(dtype: DType, row: &[u8], y: &[BlockQ8K], dot: fn(&[u8], &BlockQ8K) -> Sums) -> f32 {
     let (mut acc, mut accm) = (0.0f32, 0.0f32);
-    for (b, a) in row.as_chunks::<N>().0.iter().zip(y) {
-        let ((s, m), d, dmin) = dot(b, a);
-        acc += s as f32 * (f16::to_f32(d) * a.d);
-        accm += m as f32 * (f16::to_f32(dmin) * a.d);
+    for (b, a) in row.chunks_exact(dtype.block_bytes()).zip(y) {
+        let s = dot(b, a);
+        acc += s.sum as f32 * (s.d * a.d);
+        accm += s.min as f32 * (s.dmin * a.d);
     }
     acc - accm
 }
@@ -224,317 +235,287 @@ fn lanes_128(x: &[f32], y: &[f32]) -> f32 {
     reduce::halve(&mut p)
 }
 
-impl Backend for Broken {
-    type Buffer = Buf;
-    type Weight = Weight;
-    type Vector = Vec<f32>;
-    type Kv = Kv;
+/// One hooked operation on the oracle.
+type OracleCall<'a, 'kv> = Call<'a, 'kv, Oracle>;
 
-    fn info(&self) -> BackendInfo {
+impl Hook<Oracle> for Defective {
+    fn info(&self, inner: BackendInfo) -> BackendInfo {
         BackendInfo {
             name: "broken",
-            ..Oracle.info()
+            ..inner
         }
     }
 
-    fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        Oracle.bind(weight)
-    }
-
-    fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
-        values
-    }
-
-    fn buffer(&self, rows: usize, width: usize) -> Buf {
-        Buf {
-            width,
-            len: rows * width,
-            rows: RefCell::new(Oracle.buffer(rows, width)),
-        }
-    }
-
-    fn write(&self, buffer: &mut Buf, values: &[f32]) -> Result<(), OpError> {
-        Oracle.write(buffer.rows.get_mut(), values)
-    }
-
-    fn read(&self, buffer: &Buf, out: &mut [f32]) -> Result<(), OpError> {
-        Oracle.read(&buffer.rows.borrow(), out)
-    }
-
-    fn copy_rows(
-        &self,
-        rows: usize,
-        src: &Buf,
-        from: usize,
-        dst: &mut Buf,
-        to: usize,
-    ) -> Result<(), OpError> {
-        let (from, to) = match self.0 {
-            Fault::CopiesFromZero => (0, to),
-            Fault::CopiesToZero => (from, 0),
-            _ => (from, to),
+    fn kv(&self, layers: &[KvLayout]) {
+        *lock(&self.past) = Past {
+            layers: layers.to_vec(),
+            ..Past::default()
         };
-        self.with(to + rows, &[dst], &[src], || {
-            let dst = &mut dst.rows.borrow_mut();
-            Oracle.copy_rows(rows, &src.rows.borrow(), from, dst, to)
-        })
     }
 
-    fn kv(&self, layout: KvLayout) -> Kv {
-        Kv {
-            inner: Oracle.kv(layout),
-            layout,
-            k: Vec::new(),
-            v: Vec::new(),
+    fn call(&self, b: &Oracle, mut call: OracleCall<'_, '_>) -> Result<(), OpError> {
+        if matches!(call, Call::Write { .. }) {
+            return call.run(b);
         }
+        let rows = call.rows(b);
+        if self.defect == Defect::Refuses && rows == 1 {
+            return Err(OpError::Unsupported {
+                op: "any",
+                what: "row count",
+                found: rows,
+                expected: "two or more",
+            });
+        }
+        let before: Vec<_> = call.outputs().iter().map(|o| all(o)).collect();
+        self.run(b, &mut call)?;
+        for (out, before) in call.outputs().into_iter().zip(&before) {
+            let (width, mut x) = (b.width(out), all(out));
+            if rows > 0 {
+                self.spoil(rows * width, width, before, &mut x);
+            }
+            set(out, &x);
+        }
+        match (self.defect, &mut call.outputs()[..], &before[..]) {
+            (Defect::LastOfSetUnwritten, [.., out], [.., before]) => set(out, before),
+            (Defect::SwappedOutputs, [.., x, y], _) if b.width(x) == b.width(y) => {
+                std::mem::swap::<Rows>(x, y);
+            }
+            _ => {}
+        }
+        if let (Defect::InputChanged, Some(input)) = (self.defect, call.inputs().first()) {
+            lock(&self.changed).push(all(input));
+        }
+        Ok(())
     }
 
-    fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buf) -> Result<(), OpError> {
-        self.with(tokens.len(), &[out], &[], || {
-            Oracle.embed(table, tokens, &mut out.rows.borrow_mut())
-        })
-    }
-
-    fn project(
+    fn read<'a>(
         &self,
+        b: &Oracle,
+        buffer: &'a Rows,
         rows: usize,
-        set: &[&Weight],
-        x: &Buf,
-        out: &mut [&mut Buf],
-    ) -> Result<(), OpError> {
-        let outs: Vec<&Buf> = out.iter().map(|o| &**o).collect();
-        self.with(rows, &outs, &[x], || {
-            let mut inner: Vec<_> = outs.iter().map(|o| o.rows.borrow_mut()).collect();
-            let mut inner: Vec<&mut Rows> = inner.iter_mut().map(|o| &mut **o).collect();
-            Oracle.project(rows, set, &x.rows.borrow(), &mut inner)
-        })?;
-        let x = x.all();
-        for (w, o) in set.iter().zip(&outs) {
-            let mut values = o.all();
-            for r in 0..rows {
-                for i in 0..w.rows() {
-                    if let Some(v) = self.dot(w, w.row(i), &x[r * w.cols()..][..w.cols()]) {
-                        values[r * w.rows() + i] = v;
+    ) -> Result<Cow<'a, [f32]>, OpError> {
+        let read = b.read(buffer, rows)?;
+        let same = |x: &Vec<f32>| {
+            let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            bits(x) == bits(&read)
+        };
+        if !lock(&self.changed).iter().any(same) {
+            return Ok(read);
+        }
+        let mut read = read.into_owned();
+        read[0] = ulp(read[0]);
+        Ok(read.into())
+    }
+}
+
+impl Defective {
+    /// Runs the operation, with the defect if it is one of its arithmetic.
+    fn run(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
+        match call {
+            Call::CopyRows { from, .. } if self.defect == Defect::CopiesFromZero => *from = 0,
+            Call::CopyRows { to, .. } if self.defect == Defect::CopiesToZero => *to = 0,
+            Call::SoftCap { scale, .. } if self.defect == Defect::CapWithoutScale => *scale = 1.0,
+            Call::Gather { batch, src, dst } if self.defect == Defect::GathersTheFirst => {
+                let rows = b.plan(batch).count(Subset::Kept);
+                return b.copy_rows(rows, src, 0, dst, 0);
+            }
+            Call::Rope {
+                batch,
+                subset,
+                rope,
+                x,
+            } if self.defect == Defect::TableRowZero => {
+                let plan = b.plan(batch);
+                let table = rope.table(plan.position(*subset, 0), 1);
+                let (n, width) = (plan.count(*subset) * b.width(x), b.width(x));
+                let mut values = all(x);
+                for row in values[..n].chunks_mut(width) {
+                    muser_ops::rope::rope(row, &table, 0);
+                }
+                set(x, &values);
+                return Ok(());
+            }
+            Call::Attention { .. } => return self.attention(b, call),
+            _ => {}
+        }
+        call.run(b)?;
+        match call {
+            Call::Project {
+                rows,
+                set: matrices,
+                which,
+                x,
+                out,
+            } => {
+                let x = all(x);
+                for (w, out) in matrices[which.clone()].iter().zip(out) {
+                    let mut values = all(out);
+                    for (r, i) in (0..*rows).flat_map(|r| (0..w.rows()).map(move |i| (r, i))) {
+                        let x = &x[r * w.cols()..][..w.cols()];
+                        if let Some(v) = self.dot(w, w.row(i), x) {
+                            values[r * w.rows() + i] = v;
+                        }
+                    }
+                    set(out, &values);
+                }
+            }
+            Call::RmsNorm {
+                rows,
+                x,
+                weight,
+                eps,
+                out,
+            } if self.defect == Defect::OtherLanes => {
+                let (width, x, mut y) = (b.width(x), all(x), all(out));
+                for i in 0..*rows * width {
+                    let row = &x[i / width * width..][..width];
+                    let r = norm::scale(lanes_128(row, row), width, *eps);
+                    y[i] = weight.map_or(x[i] * r, |w| x[i] * r * w[i % width]);
+                }
+                set(out, &y);
+            }
+            Call::AddRmsNorm {
+                rows,
+                x,
+                y,
+                weight,
+                eps,
+            } if self.defect == Defect::OtherLanes => {
+                // Beside the right sum: what differs is a norm more or less.
+                let (width, mut to, y) = (b.width(x), all(x), all(y));
+                for i in 0..*rows * width {
+                    let row = &y[i / width * width..][..width];
+                    let right = norm::scale(reduce::sum_of_squares(row), width, *eps);
+                    let wrong = norm::scale(lanes_128(row, row), width, *eps);
+                    if right.to_bits() != wrong.to_bits() {
+                        to[i] += y[i] * (wrong - right) * weight[i % width];
                     }
                 }
+                set(x, &to);
             }
-            o.set(&values);
-        }
-        if let (Fault::SwappedOutputs, [.., a, b]) = (self.0, &outs[..])
-            && a.width == b.width
-        {
-            a.rows.swap(&b.rows);
+            _ => {}
         }
         Ok(())
     }
 
-    fn rms_norm(
-        &self,
-        rows: usize,
-        x: &Buf,
-        weight: Option<&Vec<f32>>,
-        eps: f32,
-        out: &mut Buf,
-    ) -> Result<(), OpError> {
-        self.with(rows, &[out], &[x], || {
-            let (x, out) = (&x.rows.borrow(), &mut out.rows.borrow_mut());
-            Oracle.rms_norm(rows, x, weight, eps, out)
-        })?;
-        if self.0 == Fault::OtherLanes {
-            let (x, mut y) = (x.all(), out.all());
-            for i in 0..rows * out.width {
-                let row = &x[i / out.width * out.width..][..out.width];
-                let r = norm::scale(lanes_128(row, row), out.width, eps);
-                y[i] = weight.map_or(x[i] * r, |w| x[i] * r * w[i % out.width]);
-            }
-            out.set(&y);
-        }
-        Ok(())
-    }
-
-    fn head_norm(
-        &self,
-        rows: usize,
-        x: &mut Buf,
-        weight: &Vec<f32>,
-        eps: f32,
-    ) -> Result<(), OpError> {
-        self.with(rows, &[x], &[], || {
-            Oracle.head_norm(rows, &mut x.rows.borrow_mut(), weight, eps)
-        })
-    }
-
-    fn add_rms_norm(
-        &self,
-        rows: usize,
-        x: &mut Buf,
-        y: &Buf,
-        weight: &Vec<f32>,
-        eps: f32,
-    ) -> Result<(), OpError> {
-        if self.0 == Fault::OtherLanes {
-            let (mut to, y) = (x.all(), y.all());
-            for i in 0..rows * x.width {
-                let row = &y[i / x.width * x.width..][..x.width];
-                let r = norm::scale(lanes_128(row, row), x.width, eps);
-                to[i] += y[i] * r * weight[i % x.width];
-            }
-            x.set(&to);
-            return Ok(());
-        }
-        self.with(rows, &[x], &[y], || {
-            let (x, y) = (&mut x.rows.borrow_mut(), &y.rows.borrow());
-            Oracle.add_rms_norm(rows, x, y, weight, eps)
-        })
-    }
-
-    fn rope(&self, rows: usize, x: &mut Buf, table: &RopeTable) -> Result<(), OpError> {
-        if self.0 == Fault::TableRowZero {
-            let mut values = x.all();
-            for row in values.chunks_mut(x.width).take(rows) {
-                muser_ops::rope::rope(row, table, 0);
-            }
-            x.set(&values);
-            return Ok(());
-        }
-        self.with(rows, &[x], &[], || {
-            Oracle.rope(rows, &mut x.rows.borrow_mut(), table)
-        })
-    }
-
-    fn kv_store(
-        &self,
-        kv: &mut Kv,
-        first: usize,
-        rows: usize,
-        k: &Buf,
-        v: &Buf,
-    ) -> Result<(), OpError> {
-        let width = k.width;
-        let end = first + rows;
-        for (store, from) in [(&mut kv.k, k.all()), (&mut kv.v, v.all())] {
-            let stored = store.len();
-            store.resize(stored.max(end * width), 0.0);
-            for (i, &x) in from[..rows * width].iter().enumerate() {
-                let at = first * width + i;
-                if self.0 == Fault::StaleAfterRewind && at < stored {
+    /// Attention by way of what the hook knows of the past, where there is one
+    /// sequence of one layer; else the oracle's.
+    fn attention(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
+        let Call::Attention {
+            batch,
+            desc,
+            subset,
+            q,
+            k,
+            v,
+            out,
+            ..
+        } = call
+        else {
+            return call.run(b);
+        };
+        let plan = b.plan(batch).clone();
+        let past = &mut *lock(&self.past);
+        let ([run], [layout]) = (plan.runs(), &past.layers[..]) else {
+            call.run(b)?;
+            return self.among_others(b, call);
+        };
+        let (width, end) = (b.width(k), run.first + run.rows);
+        for (stored, from) in [(&mut past.k, all(k)), (&mut past.v, all(v))] {
+            let old = stored.len();
+            stored.resize(old.max(end * width), 0.0);
+            for (i, &x) in from[..run.rows * width].iter().enumerate() {
+                let at = run.first * width + i;
+                if self.defect == Defect::StaleAfterRewind && at < old {
                     continue;
                 }
-                store[at] = match self.0 {
-                    Fault::SaturatedHalf => x.clamp(-65504.0, 65504.0),
-                    Fault::OneHeadGroup => from[i / width * width + i % kv.layout.head_dim],
+                stored[at] = match self.defect {
+                    Defect::SaturatedHalf => x.clamp(-65504.0, 65504.0),
+                    Defect::OneHeadGroup => from[i / width * width + i % layout.head_dim],
                     _ => x,
                 };
             }
         }
-        if self.0 == Fault::ShortRing && kv.layout.window.is_some() {
-            let newest = end.div_ceil(64) - 1;
-            let forgotten = (newest + 2).saturating_sub(kv.layout.chunks()) * 64 * width;
-            let forgotten = forgotten.min(kv.k.len());
-            kv.k[..forgotten].fill(0.0);
-            kv.v[..forgotten].fill(0.0);
+        if self.defect == Defect::ShortRing && layout.window.is_some() {
+            let newest = (past.k.len() / width).div_ceil(64) - 1;
+            let forgotten = (newest + 2).saturating_sub(layout.chunks()) * 64 * width;
+            let forgotten = forgotten.min(past.k.len());
+            past.k[..forgotten].fill(0.0);
+            past.v[..forgotten].fill(0.0);
         }
-        let total = kv.k.len() / width;
-        store(&mut kv.inner, width, total, &kv.k, &kv.v)?;
-        if self.0 == Fault::InputChanged {
-            let mut x = k.all();
-            x[0] = ulp(x[0]);
-            k.set(&x);
+        let mut desc = **desc;
+        match (self.defect, desc.window) {
+            (Defect::IgnoresWindow, _) => desc.window = None,
+            (Defect::ShiftedWindow, Some(w)) => desc.window = Some(w + 1),
+            _ => {}
         }
+        // The oracle's own batch stores as well: its caches know their end.
+        let mut unread = b.buffer(plan.count(*subset) + 1, b.width(q))?;
+        b.attention(batch, 0, &desc, *subset, q, k, v, &mut unread)?;
+        let (queries, mut values, q_width) = (all(q), all(out), b.width(q));
+        for r in 0..plan.count(*subset) {
+            let p = plan.position(*subset, r);
+            // Chunks that begin at the first visible position, or at 0.
+            let (from, desc) = match (self.defect, desc.window) {
+                (Defect::ChunksFromFirst, Some(_)) => {
+                    let window = None;
+                    (desc.first_visible(p), Attention { window, ..desc })
+                }
+                _ => (0, desc),
+            };
+            let kv = |x: &[f32]| x[from * width..(p + 1) * width].to_vec();
+            let q = &queries[r * q_width..][..q_width];
+            let row = alone(&desc, p - from, q, &kv(&past.k), &kv(&past.v))?;
+            values[r * q_width..][..q_width].copy_from_slice(&row);
+        }
+        set(out, &values);
         Ok(())
     }
 
-    fn attention(
-        &self,
-        desc: &Attention,
-        first: usize,
-        rows: usize,
-        q: &Buf,
-        kv: &Kv,
-        out: &mut Buf,
-    ) -> Result<(), OpError> {
-        let mut desc = *desc;
-        match (self.0, desc.window) {
-            (Fault::IgnoresWindow, _) => desc.window = None,
-            (Fault::ShiftedWindow, Some(w)) => desc.window = Some(w + 1),
-            (Fault::ChunksFromFirst, Some(_)) => return shifted(&desc, first, rows, q, kv, out),
-            _ => {}
-        }
-        self.with(rows, &[out], &[q], || {
-            let (q, out) = (&q.rows.borrow(), &mut out.rows.borrow_mut());
-            Oracle.attention(&desc, first, rows, q, &kv.inner, out)
-        })
-    }
-
-    fn sigmoid_gate(&self, rows: usize, x: &mut Buf, gate: &Buf) -> Result<(), OpError> {
-        self.with(rows, &[x], &[gate], || {
-            Oracle.sigmoid_gate(rows, &mut x.rows.borrow_mut(), &gate.rows.borrow())
-        })
-    }
-
-    fn silu_product(&self, rows: usize, gate: &mut Buf, up: &Buf) -> Result<(), OpError> {
-        self.with(rows, &[gate], &[up], || {
-            Oracle.silu_product(rows, &mut gate.rows.borrow_mut(), &up.rows.borrow())
-        })
-    }
-
-    fn soft_cap(
-        &self,
-        rows: usize,
-        x: &mut Buf,
-        scale: f32,
-        cap: Option<f32>,
-    ) -> Result<(), OpError> {
-        let scale = match self.0 {
-            Fault::CapWithoutScale => 1.0,
-            _ => scale,
+    /// Runs attention with the defects of batches of several sequences.
+    fn among_others(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
+        let Call::Attention {
+            batch, subset, out, ..
+        } = call
+        else {
+            return Ok(());
         };
-        self.with(rows, &[x], &[], || {
-            Oracle.soft_cap(rows, &mut x.rows.borrow_mut(), scale, cap)
-        })
+        let spans: Vec<_> = b.plan(batch).spans(*subset).collect();
+        let read: Vec<_> = spans.iter().filter(|s| s.rows > 0).collect();
+        if let (Defect::OtherSequence, [first, .., last]) = (self.defect, &read[..]) {
+            let (width, mut x) = (b.width(out), all(out));
+            let row = x[first.at * width..][..width].to_vec();
+            x[last.at * width..][..width].copy_from_slice(&row);
+            set(out, &x);
+        }
+        Ok(())
     }
 }
 
-/// Stores the first `rows` rows at the positions from 0.
-fn store(
-    kv: &mut Positions,
-    width: usize,
-    rows: usize,
-    k: &[f32],
-    v: &[f32],
-) -> Result<(), OpError> {
-    let mut buffers = [Oracle.buffer(rows, width), Oracle.buffer(rows, width)];
-    Oracle.write(&mut buffers[0], &k[..rows * width])?;
-    Oracle.write(&mut buffers[1], &v[..rows * width])?;
-    Oracle.kv_store(kv, 0, rows, &buffers[0], &buffers[1])
-}
-
-/// Attention whose chunks begin at the first visible position of each row.
-fn shifted(
-    desc: &Attention,
-    first: usize,
-    rows: usize,
-    q: &Buf,
-    kv: &Kv,
-    out: &mut Buf,
-) -> Result<(), OpError> {
-    let width = desc.kv_heads * desc.head_dim;
-    let all_visible = Attention {
-        window: None,
-        ..*desc
+/// Attention of one row at position `p` of a sequence of which these are K and
+/// V.
+fn alone(desc: &Attention, p: usize, q: &[f32], k: &[f32], v: &[f32]) -> Result<Vec<f32>, OpError> {
+    let layout = KvLayout {
+        kv_heads: desc.kv_heads,
+        head_dim: desc.head_dim,
+        window: desc.window,
+        context: p + 1,
+        max_batch: p + 1,
     };
-    let (queries, mut values) = (q.all(), out.all());
-    for r in 0..rows {
-        let p = first + r;
-        let from = desc.first_visible(p);
-        let mut cache = Oracle.kv(kv.layout);
-        let (k, v) = (&kv.k[from * width..], &kv.v[from * width..]);
-        store(&mut cache, width, p + 1 - from, k, v)?;
-        let (mut q_row, mut o_row) = (Oracle.buffer(1, q.width), Oracle.buffer(1, q.width));
-        Oracle.write(&mut q_row, &queries[r * q.width..][..q.width])?;
-        Oracle.attention(&all_visible, p - from, 1, &q_row, &cache, &mut o_row)?;
-        Oracle.read(&o_row, &mut values[r * q.width..][..q.width])?;
-    }
-    out.set(&values);
-    Ok(())
+    let run = Run {
+        first: 0,
+        rows: p + 1,
+        keep: 1,
+    };
+    let mut kv = Oracle.kv(&[layout]);
+    let mut batch = Oracle.batch(Plan::new(vec![0; p + 1], vec![run])?, vec![&mut kv])?;
+    let buffer = |values: &[f32], rows: usize| {
+        let mut buffer = Oracle.buffer(rows, values.len() / rows)?;
+        Oracle.write(&mut buffer, values)?;
+        Ok::<_, OpError>(buffer)
+    };
+    let (q, mut out) = (buffer(q, 1)?, Oracle.buffer(1, q.len())?);
+    let (k, v) = (buffer(k, p + 1)?, buffer(v, p + 1)?);
+    Oracle.attention(&mut batch, 0, desc, Subset::Kept, &q, &k, &v, &mut out)?;
+    Ok(Oracle.read(&out, 1)?.into_owned())
 }

@@ -1,17 +1,17 @@
-//! Equality to the bit, of results and of everything beside them.
+//! Compares results, guard rows and read-only operands bit for bit.
 //!
-//! The one tolerance is the contract's own: a NaN equals any NaN. Against a
-//! number it is a failure, and so is the NaN that an output was poisoned with,
-//! wherever it is still found: nothing was written there.
+//! A NaN equals any NaN, as the contract of the operations says. A NaN in the
+//! place of a number is a failure. So is the NaN that an output was filled with
+//! before the operation: nothing was written there.
 
-/// What outputs are filled with before an operation: a quiet NaN whose
-/// payload no arithmetic makes.
+/// Value of every output before the operation: a quiet NaN with a payload that
+/// arithmetic does not produce.
 pub const POISON: f32 = f32::from_bits(0x7fc0_dead);
 
-/// What the rows after an operation's own are filled with.
+/// Value of the guard rows behind the rows of an operation.
 pub const GUARD: f32 = f32::from_bits(0x4b1d_c0de);
 
-/// Whether a result is the expected one.
+/// Returns whether a result has the expected bits; a NaN equals any NaN.
 pub fn same(expected: f32, found: f32) -> bool {
     expected.to_bits() == found.to_bits() || (expected.is_nan() && found.is_nan())
 }
@@ -21,40 +21,40 @@ pub fn same(expected: f32, found: f32) -> bool {
 pub struct Seen {
     /// The operand's name.
     pub label: &'static str,
-    /// All its values before, guard rows included.
+    /// All its values before the operation, guard rows included.
     pub before: Vec<f32>,
-    /// The same after.
+    /// All its values after the operation.
     pub after: Vec<f32>,
-    /// The operation writes the first `written` values and no other; 0 for an
+    /// Number of values at the start that the operation writes; 0 for an
     /// operand that it only reads.
     pub written: usize,
 }
 
 /// What is wrong with one value, or one operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A result of other bits.
+pub enum Mismatch {
+    /// A result with other bits than expected.
     Value {
-        /// The bits that the oracle gives.
+        /// The bits of the oracle's result.
         expected: u32,
         /// The bits found.
         found: u32,
     },
     /// A result that was never written.
     Unwritten,
-    /// A value outside the operation's own that changed: a guard row, or an
-    /// operand that is only read.
+    /// A value changed that the operation must not write: in a guard row or a
+    /// read-only operand.
     Overwritten {
         /// Its bits before.
         expected: u32,
         /// Its bits after.
         found: u32,
     },
-    /// A buffer or a result of another length.
+    /// A buffer or result has another length than expected.
     Length {
-        /// Values expected.
+        /// Number of values expected.
         expected: usize,
-        /// Values found.
+        /// Number of values found.
         found: usize,
     },
     /// The operation was refused.
@@ -66,50 +66,50 @@ pub enum Fault {
 pub struct Failure {
     /// The case: shapes and kinds of inputs.
     pub case: String,
-    /// The operand.
+    /// Name of the operand.
     pub operand: &'static str,
     /// The value's index in the operand, guard rows included.
     pub index: usize,
     /// What is wrong with it.
-    pub fault: Fault,
+    pub mismatch: Mismatch,
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}[{}]: ", self.case, self.operand, self.index)?;
         let shown = |bits: u32| format!("{bits:#010x} ({:e})", f32::from_bits(bits));
-        match &self.fault {
-            Fault::Value { expected, found } => {
+        match &self.mismatch {
+            Mismatch::Value { expected, found } => {
                 write!(f, "expected {}, found {}", shown(*expected), shown(*found))
             }
-            Fault::Unwritten => write!(f, "not written"),
-            Fault::Overwritten { expected, found } => write!(
+            Mismatch::Unwritten => write!(f, "not written"),
+            Mismatch::Overwritten { expected, found } => write!(
                 f,
                 "not the operation's to write: was {}, is {}",
                 shown(*expected),
                 shown(*found)
             ),
-            Fault::Length { expected, found } => {
+            Mismatch::Length { expected, found } => {
                 write!(f, "expected {expected} values, found {found}")
             }
-            Fault::Refused(why) => write!(f, "refused: {why}"),
+            Mismatch::Refused(why) => write!(f, "refused: {why}"),
         }
     }
 }
 
-/// Every fault of a buffer: its first values against `expected`, the rest
-/// against what they were. Gives the index of each.
+/// Finds every mismatch of a buffer: compares its first values with `expected` and
+/// the rest with what they were before. Yields each mismatch with its index.
 pub fn compare<'a>(
     seen: &'a Seen,
     expected: &'a [f32],
-) -> Box<dyn Iterator<Item = (usize, Fault)> + 'a> {
+) -> Box<dyn Iterator<Item = (usize, Mismatch)> + 'a> {
     let lengths = [
         (expected.len(), seen.written),
         (seen.before.len(), seen.after.len()),
     ];
     for (expected, found) in lengths {
         if expected != found {
-            return Box::new(std::iter::once((0, Fault::Length { expected, found })));
+            return Box::new(std::iter::once((0, Mismatch::Length { expected, found })));
         }
     }
     Box::new(
@@ -117,28 +117,28 @@ pub fn compare<'a>(
             .iter()
             .enumerate()
             .filter_map(move |(i, &found)| {
-                let fault = match expected.get(i) {
+                let mismatch = match expected.get(i) {
                     Some(&e) => result(e, found),
                     None => untouched(seen.before[i], found),
                 };
-                fault.map(|fault| (i, fault))
+                mismatch.map(|mismatch| (i, mismatch))
             }),
     )
 }
 
-fn result(expected: f32, found: f32) -> Option<Fault> {
+fn result(expected: f32, found: f32) -> Option<Mismatch> {
     if found.to_bits() == POISON.to_bits() {
-        return Some(Fault::Unwritten);
+        return Some(Mismatch::Unwritten);
     }
-    (!same(expected, found)).then(|| Fault::Value {
+    (!same(expected, found)).then(|| Mismatch::Value {
         expected: expected.to_bits(),
         found: found.to_bits(),
     })
 }
 
-/// Nothing was to be computed here, so that even a NaN keeps its bits.
-fn untouched(before: f32, after: f32) -> Option<Fault> {
-    (before.to_bits() != after.to_bits()).then(|| Fault::Overwritten {
+/// Compares a value that must not be written: even a NaN must keep its bits.
+fn untouched(before: f32, after: f32) -> Option<Mismatch> {
+    (before.to_bits() != after.to_bits()).then(|| Mismatch::Overwritten {
         expected: before.to_bits(),
         found: after.to_bits(),
     })
@@ -148,8 +148,9 @@ fn untouched(before: f32, after: f32) -> Option<Fault> {
 mod tests {
     use super::*;
 
-    /// An output of two values with one guard, of which one value is judged.
-    fn judge(expected: f32, found: f32) -> Vec<(usize, Fault)> {
+    /// Compares an output of two values and one guard value, of which the first
+    /// result is given.
+    fn judge(expected: f32, found: f32) -> Vec<(usize, Mismatch)> {
         let seen = Seen {
             label: "out",
             before: vec![POISON, POISON, GUARD],
@@ -159,9 +160,9 @@ mod tests {
         compare(&seen, &[1.0, expected]).collect()
     }
 
-    fn wrong(expected: f32, found: f32) -> Vec<(usize, Fault)> {
+    fn wrong(expected: f32, found: f32) -> Vec<(usize, Mismatch)> {
         let (expected, found) = (expected.to_bits(), found.to_bits());
-        vec![(1, Fault::Value { expected, found })]
+        vec![(1, Mismatch::Value { expected, found })]
     }
 
     #[test]
@@ -195,8 +196,8 @@ mod tests {
 
     #[test]
     fn poison_is_never_a_result_even_of_a_nan() {
-        assert_eq!(judge(f32::NAN, POISON), [(1, Fault::Unwritten)]);
-        assert_eq!(judge(1.0, POISON), [(1, Fault::Unwritten)]);
+        assert_eq!(judge(f32::NAN, POISON), [(1, Mismatch::Unwritten)]);
+        assert_eq!(judge(1.0, POISON), [(1, Mismatch::Unwritten)]);
     }
 
     #[test]
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(compare(&seen, &[]).count(), 0);
         seen.after[2] = f32::from_bits(GUARD.to_bits() ^ 1);
         let found: Vec<_> = compare(&seen, &[]).collect();
-        assert!(matches!(found[..], [(2, Fault::Overwritten { .. })]));
+        assert!(matches!(found[..], [(2, Mismatch::Overwritten { .. })]));
         // Another NaN is a change too.
         seen.after[1] = f32::from_bits(0x7fc0_0001);
         assert_eq!(compare(&seen, &[]).count(), 2);
@@ -224,7 +225,7 @@ mod tests {
             after: vec![1.0; 2],
             written: 2,
         };
-        let length = |expected, found| vec![(0, Fault::Length { expected, found })];
+        let length = |expected, found| vec![(0, Mismatch::Length { expected, found })];
         assert_eq!(
             compare(&seen, &[1.0; 2]).collect::<Vec<_>>(),
             length(3, 2),
@@ -243,7 +244,7 @@ mod tests {
             case: "rms_norm 3 x 7".to_owned(),
             operand: "out",
             index: 9,
-            fault: Fault::Value {
+            mismatch: Mismatch::Value {
                 expected: 0x3f80_0000,
                 found: 0x3f80_0001,
             },

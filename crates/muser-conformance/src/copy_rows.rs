@@ -1,9 +1,10 @@
-//! Rows from the middle of one buffer to the middle of another.
+//! Cases of copying rows from the middle of one buffer to the middle of
+//! another, and of gathering the rows that a batch keeps.
 
 use super::compare::Seen;
 use super::fill;
-use super::rig::{Case, Guarded, Suite};
-use muser_ops::{Backend, OpError};
+use super::rig::{Case, Guarded, Suite, caches};
+use muser_ops::{Backend, OpError, Plan, Run};
 
 struct CopyRows {
     width: usize,
@@ -57,6 +58,74 @@ pub(super) fn copy_rows<B: Backend>(suite: &mut Suite<'_, B>) {
                     dst,
                 });
             }
+        }
+    }
+}
+
+/// A gather of the kept rows of several sequences.
+struct Gather {
+    width: usize,
+    runs: Vec<Run>,
+    src: Vec<f32>,
+}
+
+impl Case for Gather {
+    fn name(&self) -> String {
+        let runs: Vec<String> = self
+            .runs
+            .iter()
+            .map(|r| format!("{} of {}", r.keep, r.rows))
+            .collect();
+        format!("rows of {}: {}", self.width, runs.join(", "))
+    }
+
+    fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError> {
+        let rows = self.runs.iter().map(|r| r.rows).sum();
+        let keep = self.runs.iter().map(|r| r.keep).sum();
+        let mut kv = caches(b, self.runs.len());
+        let plan = Plan::new(vec![0; rows], self.runs.clone())?;
+        let batch = b.batch(plan, kv.iter_mut().collect())?;
+        let src = Guarded::input(b, "src", self.width, &self.src)?;
+        let mut dst = Guarded::output(b, "dst", keep, self.width)?;
+        b.gather(&batch, &src.buffer, &mut dst.buffer)?;
+        Ok(vec![src.see(b)?, dst.see(b)?])
+    }
+}
+
+pub(super) fn gather<B: Backend>(suite: &mut Suite<'_, B>) {
+    let of = |runs: &[(usize, usize)]| -> Vec<Run> {
+        let run = |&(rows, keep): &(usize, usize)| Run {
+            first: 3,
+            rows,
+            keep,
+        };
+        runs.iter().map(run).collect()
+    };
+    let plans = [
+        of(&[(1, 1)]),
+        of(&[(2, 1)]),
+        of(&[(9, 1)]),
+        of(&[(9, 9)]),
+        of(&[(17, 16)]),
+        of(&[(5, 1), (1, 1), (7, 2)]),
+        of(&[(5, 0), (1, 1), (7, 0), (8, 8)]),
+        of(&[(33, 1), (1, 1), (1, 1), (20, 4)]),
+    ];
+    let mut turn = 0;
+    for width in [1, 2, 7, 64, 100, 257, 1000] {
+        for runs in &plans {
+            if suite.full() {
+                return;
+            }
+            turn += 1;
+            let rows: usize = runs.iter().map(|r| r.rows).sum();
+            let row = |r| fill::activations(&mut suite.rng, turn + r, width);
+            let src = (0..rows).flat_map(row).collect();
+            suite.case(&Gather {
+                width,
+                runs: runs.clone(),
+                src,
+            });
         }
     }
 }

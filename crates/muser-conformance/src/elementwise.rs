@@ -1,5 +1,5 @@
-//! Operations on each value alone: all widths around a vector, all special
-//! values.
+//! Cases of operations on each value alone: all widths around a vector, all
+//! special values.
 
 use super::compare::Seen;
 use super::fill;
@@ -9,6 +9,7 @@ use muser_ops::{Backend, OpError};
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
+    Add,
     SigmoidGate,
     SiluProduct,
     SoftCap { scale: f32, cap: Option<f32> },
@@ -32,6 +33,7 @@ impl Case for Elementwise {
         let mut x = Guarded::in_place(backend, "x", width, &self.a)?;
         let y = Guarded::input(backend, "y", width, &self.b)?;
         match self.op {
+            Op::Add => backend.add(rows, &mut x.buffer, &y.buffer)?,
             Op::SigmoidGate => backend.sigmoid_gate(rows, &mut x.buffer, &y.buffer)?,
             Op::SiluProduct => backend.silu_product(rows, &mut x.buffer, &y.buffer)?,
             Op::SoftCap { scale, cap } => backend.soft_cap(rows, &mut x.buffer, scale, cap)?,
@@ -40,8 +42,8 @@ impl Case for Elementwise {
     }
 }
 
-/// Where exp, sigmoid, silu and tanh change their course, and what is no
-/// number.
+/// Arguments at which exp, sigmoid, silu and tanh switch to another formula;
+/// infinities and NaN.
 const SPECIAL: [f32; 38] = [
     0.0,
     -0.0,
@@ -83,7 +85,8 @@ const SPECIAL: [f32; 38] = [
     9.010_913,
 ];
 
-/// Values over the whole range of exp: special ones, moderate ones, any bits.
+/// Fills `n` values: special ones, values over the whole range of exp, any
+/// bits.
 fn values(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n)
         .map(|_| match rng.below(4) {
@@ -101,7 +104,8 @@ fn case<B: Backend>(suite: &mut Suite<'_, B>, op: Op, width: usize, rows: usize)
     }
     let n = rows * width;
     let (mut a, b) = (values(&mut suite.rng, n), values(&mut suite.rng, n));
-    // Whole vectors without a special lane, too: what a kernel branches on.
+    // Some rows have no special values: kernels branch on a vector that
+    // contains one.
     if width.is_multiple_of(3) {
         a = fill::plain(&mut suite.rng, n);
     }
@@ -123,6 +127,10 @@ fn widths<B: Backend>(suite: &mut Suite<'_, B>, ops: &[Op]) {
             case(suite, op, width, rows);
         }
     }
+}
+
+pub(super) fn add<B: Backend>(suite: &mut Suite<'_, B>) {
+    widths(suite, &[Op::Add]);
 }
 
 pub(super) fn sigmoid_gate<B: Backend>(suite: &mut Suite<'_, B>) {

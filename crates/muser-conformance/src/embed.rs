@@ -1,10 +1,11 @@
-//! Embedding rows: every format, the first and the last token, repeats.
+//! Cases of embedding lookup: every format, the first and the last token,
+//! repeated tokens.
 
 use super::compare::Seen;
 use super::fill;
-use super::rig::{Case, Guarded, Suite};
-use muser_ops::{Backend, OpError, Weight};
-use muser_quant::{DType, QK};
+use super::rig::{Case, Guarded, Suite, caches};
+use muser_ops::{Backend, OpError, Plan, Run, Weight};
+use muser_quant::{Arithmetic, DType, GROUP, QK};
 
 struct Embed {
     dtype: DType,
@@ -30,18 +31,29 @@ impl Case for Embed {
             self.rows,
             self.cols,
         )?;
-        let table = b.bind(w)?;
+        let table = b.bind_table(w)?;
+        let rows = self.tokens.len();
+        // Two sequences; one if there is a single token.
+        let runs = [(0, rows - rows / 2), (7, rows / 2)].map(|(first, rows)| Run {
+            first,
+            rows,
+            keep: 0,
+        });
+        let runs: Vec<Run> = runs.into_iter().filter(|r| r.rows > 0).collect();
+        let mut kv = caches(b, runs.len());
+        let plan = Plan::new(self.tokens.clone(), runs)?;
+        let batch = b.batch(plan, kv.iter_mut().collect())?;
         let mut out = Guarded::output(b, "out", self.tokens.len(), self.cols)?;
-        b.embed(&table, &self.tokens, &mut out.buffer)?;
+        b.embed(&batch, &table, &mut out.buffer)?;
         Ok(vec![out.see(b)?])
     }
 }
 
 pub(super) fn embed<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
-    let cols: &[usize] = if dtype.is_k_quant() {
-        &[QK, 2 * QK, 26 * QK]
-    } else {
-        &[1, 7, 64, 100, 257, 1000]
+    let cols: &[usize] = match dtype.arithmetic() {
+        Arithmetic::Superblocks => &[QK, 2 * QK, 26 * QK],
+        Arithmetic::Groups => &[GROUP, QK, 576, 640, 26 * QK],
+        Arithmetic::Floats => &[1, 7, 64, 100, 257, 1000],
     };
     for (turn, &cols) in cols.iter().enumerate() {
         for rows in [1, 2, 7, 40] {

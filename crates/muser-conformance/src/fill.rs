@@ -1,33 +1,34 @@
-//! Inputs: activations and weight bytes of every kind that has gone wrong
-//! somewhere.
+//! Inputs of the suite: activations and weight bytes of every kind that some
+//! kernel has computed wrong.
 
 use super::rng::Rng;
-use muser_quant::{DType, QK, bf16, f16};
+use muser_quant::{DType, Layout, QK, bf16, f16};
 
-/// What 256 activations look like. Each kind aims at a rule of the
+/// Distributions of 256 activations. Each one aims at a rule of the
 /// quantisation, of the reductions or of the conversion to f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Normal,
     /// Some values thousands of times larger than the rest.
     HeavyTail,
-    /// All of one magnitude, with both signs: the first one sets the scale.
+    /// Values of one magnitude with both signs: the first one decides the sign
+    /// of the scale.
     Ties,
-    /// The scale is 1 and values lie between two codes.
+    /// Values halfway between two codes, with a scale of 1.
     HalfCodes,
     Zeros,
     NegativeZeros,
     Subnormals,
-    /// Around the magnitude below which a block counts as zero, 3.7e-37; the
-    /// scale is subnormal.
+    /// Values around 3.7e-37, the magnitude below which a block counts as zero;
+    /// the scale is subnormal.
     Tiny,
     Huge,
     Equal,
-    /// One value far above the rest, at a random place or the last.
+    /// One value far above the rest, at a random place or at the end.
     OneMax,
     /// Mostly zeros of both signs.
     Sparse,
-    /// Around the end of f16's range, and its ties.
+    /// Values around the largest f16, and halfway between two f16.
     HalfRange,
 }
 
@@ -47,12 +48,12 @@ const FINITE: [Kind; 13] = [
     Kind::HalfRange,
 ];
 
-/// Rows that `turn` steps through before it repeats a kind.
+/// Number of values of `turn` after which the kinds of rows repeat.
 pub(super) const KINDS: usize = FINITE.len() + 5;
 
-/// A row of `n` activations; successive turns give different kinds: plain
-/// ones, each kind alone, blocks of mixed kinds, and one value that is not
-/// finite.
+/// Fills a row of `n` activations. Successive turns give different kinds: plain
+/// ones, each kind alone, blocks of mixed kinds, and rows with one value that
+/// is not finite.
 pub(super) fn activations(rng: &mut Rng, turn: usize, n: usize) -> Vec<f32> {
     let turn = turn % KINDS;
     let mut x = vec![0.0; n];
@@ -71,7 +72,7 @@ pub(super) fn activations(rng: &mut Rng, turn: usize, n: usize) -> Vec<f32> {
     x
 }
 
-/// Normal values, as a model has them.
+/// Fills `n` normally distributed values, as in a model.
 pub(super) fn plain(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n).map(|_| rng.normal()).collect()
 }
@@ -119,17 +120,17 @@ fn fill(rng: &mut Rng, kind: Kind, x: &mut [f32]) {
     }
 }
 
-/// How a row of weights looks.
+/// Distributions of a row of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
-    /// Scales of one size: every rounding shows.
+    /// Scales of similar size, so that every rounding reaches the result.
     Plain,
-    /// Any finite scale, zeros, subnormals and the largest among them.
+    /// Any finite scale, including zeros, subnormals and the largest.
     Mixed,
-    /// All codes and sub-block scales at an end of their range: the largest
-    /// integer sums.
+    /// Codes and sub-block scales at the ends of their ranges, which give the
+    /// largest integer sums.
     Extreme,
-    /// One block, or one value, that is infinite or NaN.
+    /// One block, or one value of a float format, that is infinite or NaN.
     NotFinite,
 }
 
@@ -143,8 +144,9 @@ const STYLES: [Style; 7] = [
     Style::Extreme,
 ];
 
-/// The bytes of `rows × cols` weights, any bytes where any are allowed;
-/// successive rows have different styles, the first one set by `turn`.
+/// Fills the bytes of `rows × cols` weights, with random bytes wherever the
+/// format allows any. Successive rows have different styles; `turn` sets the
+/// first one.
 pub(super) fn weights(
     rng: &mut Rng,
     dtype: DType,
@@ -155,17 +157,16 @@ pub(super) fn weights(
     let mut out = Vec::new();
     for r in 0..rows {
         let style = STYLES[(turn + r) % STYLES.len()];
-        match dtype {
-            DType::F32 => {
-                for x in floats(rng, style, cols) {
-                    out.extend(x.to_le_bytes());
-                }
+        if dtype == DType::F32 {
+            for x in floats(rng, style, cols) {
+                out.extend(x.to_le_bytes());
             }
-            DType::F16 => halves(rng, style, cols, f16_bits(style), &mut out),
-            DType::BF16 => halves(rng, style, cols, bf16_bits(style), &mut out),
-            DType::Q4K | DType::Q5K | DType::Q6K => {
-                blocks(rng, style, dtype, cols / QK, &mut out);
-            }
+        } else if dtype == DType::F16 {
+            halves(rng, style, cols, f16_bits(style), &mut out);
+        } else if dtype == DType::BF16 {
+            halves(rng, style, cols, bf16_bits(style), &mut out);
+        } else {
+            blocks(rng, style, dtype, cols / dtype.block_values(), &mut out);
         }
     }
     out
@@ -186,7 +187,8 @@ fn floats(rng: &mut Rng, style: Style, n: usize) -> Vec<f32> {
     x
 }
 
-/// These bits, their exponent lowered if it says infinity or NaN.
+/// Returns the f32 of these bits, with a smaller exponent if they are infinite
+/// or NaN.
 fn finite(bits: u32) -> f32 {
     let x = f32::from_bits(bits);
     if x.is_finite() {
@@ -234,7 +236,7 @@ fn bf16_bits(style: Style) -> impl FnMut(&mut Rng) -> u16 {
     }
 }
 
-/// Any finite f16.
+/// Returns the bits of a random finite f16.
 fn f16_finite(rng: &mut Rng) -> u16 {
     let bits = rng.bits() as u16;
     if bits & 0x7c00 == 0x7c00 {
@@ -244,7 +246,7 @@ fn f16_finite(rng: &mut Rng) -> u16 {
     }
 }
 
-/// The scale of a K-quant block, f16 bits.
+/// Returns the f16 bits of a scale of a K-quant block.
 fn scale(rng: &mut Rng, style: Style) -> u16 {
     match style {
         Style::Mixed => {
@@ -258,11 +260,12 @@ fn scale(rng: &mut Rng, style: Style) -> u16 {
 }
 
 fn blocks(rng: &mut Rng, style: Style, dtype: DType, n: usize, out: &mut Vec<u8>) {
-    let (scales, codes, factors): (_, _, &[usize]) = match dtype {
-        DType::Q4K => (4..16, 16..144, &[0, 2]),
-        DType::Q5K => (4..16, 16..176, &[0, 2]),
-        _ => (192..208, 0..192, &[208]),
-    };
+    let Layout {
+        factors,
+        scales,
+        codes,
+        ..
+    } = dtype.layout();
     let bad = (style == Style::NotFinite).then(|| rng.below(n));
     for i in 0..n {
         let mut b: Vec<u8> = (0..dtype.block_bytes()).map(|_| rng.byte()).collect();

@@ -1,6 +1,7 @@
-//! The conformance suite: any backend against the oracle, bit for bit.
+//! The conformance suite: compares the operations of any backend with the
+//! oracle's, bit for bit.
 //!
-//! A backend instantiates it once a level, in its tests:
+//! The tests of a backend instantiate it, once for each level:
 //!
 //! ```
 //! mod oracle_itself {
@@ -8,7 +9,7 @@
 //! }
 //! ```
 //!
-//! or, where the harness is its own, with [`groups`] and [`run`]:
+//! A test harness of its own calls [`groups`] and [`run`] instead:
 //!
 //! ```
 //! use muser_conformance as conformance;
@@ -18,13 +19,14 @@
 //! ```
 //!
 //! Every case fills its operands from one seed, runs on the oracle and on the
-//! subject, and compares *all* values. Outputs hold a NaN before that counts
-//! as a failure wherever it is found after; every buffer has guard rows behind
-//! the operation's own that must not change, and neither may an operand that is
-//! only read. A group that compared nothing has failed. The suite documents no
-//! geometry as optional: an operation that a backend refuses is a failure.
+//! subject, and compares *all* values. Outputs are filled with a NaN first,
+//! which is a failure wherever it is still found afterwards. Guard rows behind
+//! the rows of the operation, and operands that are only read, must not change.
+//! A group that compared nothing fails. No geometry is optional: an operation
+//! that a backend refuses is a failure.
 //!
-//! `MUSER_SEED` (decimal, or hexadecimal after `0x`) replaces the seed.
+//! The environment variable `MUSER_SEED` (decimal, or hexadecimal after `0x`)
+//! replaces the seed.
 #![forbid(unsafe_code)]
 
 mod attention;
@@ -43,22 +45,23 @@ mod rng;
 mod rope;
 #[cfg(test)]
 mod tests;
+mod together;
 
-use muser_ops::Backend;
+use muser_ops::{Backend, Weight};
 use muser_quant::DType;
 pub use report::Report;
 use rig::Suite;
 use rng::Rng;
 
-/// One family of operations, of one weight format where it has weights.
+/// A group of cases: one family of operations and, where it has weights, one
+/// weight format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Group {
-    /// One matrix, every batch width.
+    /// Products of one matrix at every batch width.
     Matvec(DType),
-    /// Several matrices of several formats in one projection set.
+    /// Projection sets: several matrices of several formats in one call.
     MatvecSet,
-    /// Rows of an embedding table.
+    /// Lookup of rows in an embedding table.
     Embed(DType),
     /// RMS norm of rows.
     RmsNorm,
@@ -66,99 +69,138 @@ pub enum Group {
     HeadNorm,
     /// RMS norm added to the residual.
     AddRmsNorm,
-    /// Rotary encoding.
+    /// Rotary position encoding.
     Rope,
-    /// KV store and attention where every position stays visible.
+    /// KV store and attention without a window.
     AttentionFull,
-    /// The same with a window and its ring.
+    /// KV store and attention with a window, whose cache is a ring.
     AttentionWindow,
-    /// The same over values at the ends of f16 and f32.
+    /// KV store and attention with values at the ends of the ranges of f16 and
+    /// f32.
     AttentionValues,
+    /// Several sequences in one batch, each as it is alone.
+    AttentionTogether,
+    /// `x + y`.
+    Add,
     /// `x · sigmoid(g)`.
     SigmoidGate,
     /// `silu(g) · u`.
     SiluProduct,
-    /// Scaled and capped logits.
+    /// Scaled and soft-capped logits.
     SoftCap,
-    /// Rows from one buffer to another.
+    /// Copies of rows from one buffer to another.
     CopyRows,
+    /// The rows that a batch keeps.
+    Gather,
 }
 
-/// Every group.
-pub fn groups() -> &'static [Group] {
-    use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
-    use Group::*;
-    &[
-        Matvec(Q4K),
-        Matvec(Q5K),
-        Matvec(Q6K),
-        Matvec(F16),
-        Matvec(BF16),
-        Matvec(F32),
-        MatvecSet,
-        Embed(Q4K),
-        Embed(Q5K),
-        Embed(Q6K),
-        Embed(F16),
-        Embed(BF16),
-        Embed(F32),
-        RmsNorm,
-        HeadNorm,
-        AddRmsNorm,
-        Rope,
-        AttentionFull,
-        AttentionWindow,
-        AttentionValues,
-        SigmoidGate,
-        SiluProduct,
-        SoftCap,
-        CopyRows,
-    ]
+/// Groups that have no weights, or weights of several formats.
+const WITHOUT_FORMAT: [(Group, &str); 15] = [
+    (Group::MatvecSet, "matvec/set"),
+    (Group::RmsNorm, "norm/rms_norm"),
+    (Group::HeadNorm, "norm/head_norm"),
+    (Group::AddRmsNorm, "norm/add_rms_norm"),
+    (Group::Rope, "rope"),
+    (Group::AttentionFull, "attention/full"),
+    (Group::AttentionWindow, "attention/window"),
+    (Group::AttentionValues, "attention/values"),
+    (Group::AttentionTogether, "attention/together"),
+    (Group::Add, "elementwise/add"),
+    (Group::SigmoidGate, "elementwise/sigmoid_gate"),
+    (Group::SiluProduct, "elementwise/silu_product"),
+    (Group::SoftCap, "elementwise/soft_cap"),
+    (Group::CopyRows, "copy_rows"),
+    (Group::Gather, "gather"),
+];
+
+/// Calls a macro with the groups of each format of the table.
+macro_rules! of_formats {
+    ($($arithmetic:ident { $(
+        $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
+    )* })*) => {
+        /// Groups of one weight format, with their names.
+        const OF_FORMATS: &[(Group, &str)] = &[$($(
+            (Group::Matvec(DType::$variant), concat!("matvec/", stringify!($module))),
+            (Group::Embed(DType::$variant), concat!("embed/", stringify!($module))),
+        )*)*];
+    };
+}
+muser_quant::formats!(of_formats);
+
+/// Every group with its name.
+fn named() -> impl Iterator<Item = (Group, &'static str)> {
+    OF_FORMATS.iter().chain(&WITHOUT_FORMAT).copied()
+}
+
+/// Returns every group.
+pub fn groups() -> Vec<Group> {
+    named().map(|(group, _)| group).collect()
 }
 
 impl Group {
-    /// The family's path: `matvec/q4_k`, `norm/rms_norm`, …
+    /// Returns the name of the group, a path: `matvec/q4_k`, `norm/rms_norm`, …
     pub fn name(self) -> &'static str {
-        use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
-        match self {
-            Self::Matvec(Q4K) => "matvec/q4_k",
-            Self::Matvec(Q5K) => "matvec/q5_k",
-            Self::Matvec(Q6K) => "matvec/q6_k",
-            Self::Matvec(F16) => "matvec/f16",
-            Self::Matvec(BF16) => "matvec/bf16",
-            Self::Matvec(F32) => "matvec/f32",
-            Self::MatvecSet => "matvec/set",
-            Self::Embed(Q4K) => "embed/q4_k",
-            Self::Embed(Q5K) => "embed/q5_k",
-            Self::Embed(Q6K) => "embed/q6_k",
-            Self::Embed(F16) => "embed/f16",
-            Self::Embed(BF16) => "embed/bf16",
-            Self::Embed(F32) => "embed/f32",
-            Self::RmsNorm => "norm/rms_norm",
-            Self::HeadNorm => "norm/head_norm",
-            Self::AddRmsNorm => "norm/add_rms_norm",
-            Self::Rope => "rope",
-            Self::AttentionFull => "attention/full",
-            Self::AttentionWindow => "attention/window",
-            Self::AttentionValues => "attention/values",
-            Self::SigmoidGate => "elementwise/sigmoid_gate",
-            Self::SiluProduct => "elementwise/silu_product",
-            Self::SoftCap => "elementwise/soft_cap",
-            Self::CopyRows => "copy_rows",
-        }
+        let mut found = named().filter(|(group, _)| *group == self);
+        found.next().expect("a test: every group is in the list").1
     }
 
-    /// The group of this name.
+    /// Returns the group of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        groups().iter().copied().find(|g| g.name() == name)
+        let mut found = named().filter(|(_, n)| *n == name);
+        found.next().map(|(group, _)| group)
+    }
+
+    /// Returns the format of the group's weights, if it has one format. A lane
+    /// that does not cover the format refuses to bind such weights, which
+    /// [`refused`] checks.
+    pub fn format(self) -> Option<DType> {
+        match self {
+            Self::Matvec(dtype) | Self::Embed(dtype) => Some(dtype),
+            Self::MatvecSet
+            | Self::RmsNorm
+            | Self::HeadNorm
+            | Self::AddRmsNorm
+            | Self::Rope
+            | Self::AttentionFull
+            | Self::AttentionWindow
+            | Self::AttentionValues
+            | Self::AttentionTogether
+            | Self::Add
+            | Self::SigmoidGate
+            | Self::SiluProduct
+            | Self::SoftCap
+            | Self::CopyRows
+            | Self::Gather => None,
+        }
     }
 }
 
-/// Runs one group on a backend. The report says what was compared and what
-/// differed; [`Report::assert_ok`] makes a test of it.
+/// Checks that a backend refuses weights of this format by the tensor's name,
+/// as it must if its lane has no arithmetic for them.
 ///
 /// # Panics
-/// If `MUSER_SEED` is set and no number.
+/// If the backend accepts them, or the error does not name the tensor.
+pub fn refused<B: Backend>(backend: &B, dtype: DType) {
+    let cols = dtype.block_values();
+    let bytes = vec![0u8; dtype.block_bytes()];
+    let weight = Weight::new("blk.0.weight", bytes, dtype, 1, cols).expect("one whole block");
+    match backend.bind_set(vec![weight.into()]) {
+        Ok(_) => panic!("{dtype} was bound by a lane that does not cover it"),
+        Err(e) => {
+            let message = e.to_string();
+            assert!(
+                message.contains("blk.0.weight") && message.contains(dtype.name()),
+                "the refusal names neither tensor nor format: {message}"
+            );
+        }
+    }
+}
+
+/// Runs one group on a backend and returns what was compared and what differed.
+/// [`Report::assert_ok`] turns the report into a test.
+///
+/// # Panics
+/// If `MUSER_SEED` is set but not a number.
 pub fn run<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     let seed = std::env::var("MUSER_SEED").map_or(seed, |s| match parse_seed(&s) {
         Some(seed) => seed,
@@ -167,7 +209,7 @@ pub fn run<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     run_with(backend, group, seed)
 }
 
-/// [`run`] with this seed whatever the environment says.
+/// Runs one group like [`run`], but ignores the environment.
 fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     let info = backend.info();
     let mut suite = Suite {
@@ -193,10 +235,13 @@ fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
         Group::AttentionFull => attention::full(&mut suite),
         Group::AttentionWindow => attention::window(&mut suite),
         Group::AttentionValues => attention::values(&mut suite),
+        Group::AttentionTogether => together::together(&mut suite),
+        Group::Add => elementwise::add(&mut suite),
         Group::SigmoidGate => elementwise::sigmoid_gate(&mut suite),
         Group::SiluProduct => elementwise::silu_product(&mut suite),
         Group::SoftCap => elementwise::soft_cap(&mut suite),
         Group::CopyRows => copy_rows::copy_rows(&mut suite),
+        Group::Gather => copy_rows::gather(&mut suite),
     }
     suite.report
 }
@@ -208,51 +253,49 @@ fn parse_seed(s: &str) -> Option<u64> {
     }
 }
 
-/// The seed of the tests that [`conformance_tests`](crate::conformance_tests)
-/// writes.
+/// Seed of the tests that [`conformance_tests`] defines.
 pub const SEED: u64 = 20_260_101;
 
-/// The group of this name on this backend, as a test.
+/// Runs the group of this name on a backend and panics unless it passes.
 ///
 /// # Panics
-/// If there is no such group, or if [`Report::assert_ok`] does.
+/// If there is no such group, if [`Report::assert_ok`] panics, or if the group
+/// has too few cases to be a proof.
 pub fn check<B: Backend>(backend: &B, name: &str) {
     match Group::from_name(name) {
         Some(group) => {
             let report = run(backend, group, SEED);
             report.assert_ok();
-            // A group that shrank to next to nothing passes only by chance.
+            // A group with next to no cases would pass by chance.
             assert!(report.cases >= 40 && report.values > 20_000, "{report}");
         }
         None => panic!("no conformance group is called {name:?}"),
     }
 }
 
-/// One `#[test]` a group, for the backend that the expression opens.
+/// Defines one `#[test]` for each group, on the backend that the expression
+/// opens.
 ///
-/// A level that the machine lacks is for the caller to report as not run; the
-/// expression must give a backend.
+/// The expression must return a backend: the caller reports a level that the
+/// machine lacks as not run.
 #[macro_export]
 macro_rules! conformance_tests {
     ($backend:expr) => {
         $crate::conformance_tests! { @tests $backend;
-            matvec_q4_k "matvec/q4_k", matvec_q5_k "matvec/q5_k",
-            matvec_q6_k "matvec/q6_k", matvec_f16 "matvec/f16",
-            matvec_bf16 "matvec/bf16", matvec_f32 "matvec/f32",
             matvec_set "matvec/set",
-            embed_q4_k "embed/q4_k", embed_q5_k "embed/q5_k",
-            embed_q6_k "embed/q6_k", embed_f16 "embed/f16",
-            embed_bf16 "embed/bf16", embed_f32 "embed/f32",
             norm_rms_norm "norm/rms_norm", norm_head_norm "norm/head_norm",
             norm_add_rms_norm "norm/add_rms_norm",
             rope "rope",
             attention_full "attention/full",
             attention_window "attention/window",
             attention_values "attention/values",
+            attention_together "attention/together",
+            elementwise_add "elementwise/add",
             elementwise_sigmoid_gate "elementwise/sigmoid_gate",
             elementwise_silu_product "elementwise/silu_product",
             elementwise_soft_cap "elementwise/soft_cap",
             copy_rows "copy_rows",
+            gather "gather",
         }
     };
     (@tests $backend:expr; $($test:ident $name:literal,)*) => {
@@ -261,12 +304,21 @@ macro_rules! conformance_tests {
             $crate::check(&$backend, $name);
         })*
 
-        /// A group without a line in the macro would be a group never run.
+        /// The groups of each weight format, one after the other.
+        #[test]
+        fn every_format() {
+            for group in $crate::groups().iter().filter(|g| g.format().is_some()) {
+                $crate::check(&$backend, group.name());
+            }
+        }
+
+        /// A group without a line in the macro would never run.
         #[test]
         fn every_group_is_run() {
             let mut named: Vec<&str> = vec![$($name),*];
             let mut groups: Vec<&str> = $crate::groups()
                 .iter()
+                .filter(|g| g.format().is_none())
                 .map(|g| g.name())
                 .collect();
             named.sort_unstable();

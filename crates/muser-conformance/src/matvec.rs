@@ -9,8 +9,9 @@ use super::compare::Seen;
 use super::fill;
 use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
+use muser_ops::project::Operand;
 use muser_ops::{Backend, OpError, Weight, project};
-use muser_quant::{DType, QK};
+use muser_quant::{Arithmetic, DType, GROUP, QK};
 
 /// Rows of activations in a pool: the widest batch and room to start
 /// elsewhere.
@@ -50,14 +51,9 @@ impl Pool {
             let bytes = fill::weights(rng, dtype, rows, cols, turn);
             let mut expected = Vec::with_capacity(x.len() / cols * rows);
             for row in x.chunks(cols) {
-                let y = project::quantize(row);
-                expected.extend(bytes.chunks(bytes.len() / rows).map(|w| {
-                    if dtype.is_k_quant() {
-                        project::dot_quantized(dtype, w, &y)
-                    } else {
-                        project::dot_float(dtype, w, row)
-                    }
-                }));
+                let x = Operand::new(dtype.arithmetic(), row);
+                let rows = bytes.chunks(bytes.len() / rows);
+                expected.extend(rows.map(|w| project::dot(dtype, w, &x)));
             }
             Matrix {
                 dtype,
@@ -100,6 +96,7 @@ impl Pool {
             first_input,
             batch,
             offset: suite.rng.below(4),
+            parts: batch % 4 == 3,
         };
         if suite.width_matters() {
             // The pool's values are those of single inputs.
@@ -139,6 +136,8 @@ struct Window<'a> {
     first_input: usize,
     batch: usize,
     offset: usize,
+    /// Whether the first matrix and the others are two calls.
+    parts: bool,
 }
 
 impl Case for Window<'_> {
@@ -151,12 +150,13 @@ impl Case for Window<'_> {
             .map(|(m, (first, n))| format!("{} {n} rows from {first}", m.dtype))
             .collect();
         format!(
-            "[{}] x {} cols, batch {} from {}, address + {}",
+            "[{}] x {} cols, batch {} from {}, address + {}{}",
             set.join(", "),
             self.pool.cols,
             self.batch,
             self.first_input,
-            self.offset
+            self.offset,
+            if self.parts { ", in two parts" } else { "" }
         )
     }
 
@@ -168,18 +168,22 @@ impl Case for Window<'_> {
             let row_bytes = m.bytes.len() / m.rows;
             let bytes = &m.bytes[first * row_bytes..(first + n) * row_bytes];
             let bytes = Unaligned::new(bytes, self.offset);
-            set.push(b.bind(Weight::new("weight", bytes, m.dtype, n, cols)?)?);
+            set.push(Weight::new("weight", bytes, m.dtype, n, cols)?.into());
             outs.push(Guarded::output(b, "out", self.batch, n)?);
         }
         let x = &self.pool.x[self.first_input * cols..][..self.batch * cols];
         let x = Guarded::input(b, "x", cols, x)?;
         let mut buffers: Vec<&mut B::Buffer> = outs.iter_mut().map(|o| &mut o.buffer).collect();
-        b.project(
-            self.batch,
-            &set.iter().collect::<Vec<_>>(),
-            &x.buffer,
-            &mut buffers,
-        )?;
+        let which = 0..set.len();
+        let set = b.bind_set(set)?;
+        if self.parts {
+            // The same in two calls, each of a part of the set.
+            let (first, rest) = buffers.split_at_mut(1);
+            b.project(self.batch, &set, 0..1, &x.buffer, first)?;
+            b.project(self.batch, &set, 1..which.end, &x.buffer, rest)?;
+        } else {
+            b.project(self.batch, &set, which, &x.buffer, &mut buffers)?;
+        }
         let mut seen = vec![x.see(b)?];
         for out in outs {
             seen.push(out.see(b)?);
@@ -201,8 +205,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
     const SMALL: [usize; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
     let some_rows = [1, 2, 3, 5, 8, 9, 17];
     let some_batches = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33];
-    let grids: &[Grid<'_>] = if dtype.is_k_quant() {
-        &[
+    let grids: &[Grid<'_>] = match dtype.arithmetic() {
+        Arithmetic::Superblocks => &[
             (QK, &SMALL, &BATCHES),
             (QK, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
             (2 * QK, &some_rows, &some_batches),
@@ -210,9 +214,22 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
             (3 * QK, &[250, 408], &[2, 4, 7, 9, 33]),
             (26 * QK, &[1, 3, 17], &[1, 2, 5, 8, 9, 33]),
             (78 * QK, &[1, 4], &[1, 3, 9]),
-        ]
-    } else {
-        &[
+        ],
+        Arithmetic::Groups => &[
+            (QK, &SMALL, &BATCHES),
+            (QK, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
+            // Rows shorter than 256, and with one to seven groups after whole ones.
+            (GROUP, &some_rows, &some_batches),
+            (3 * GROUP, &some_rows, &some_batches),
+            (7 * GROUP, &some_rows, &some_batches),
+            (QK + GROUP, &some_rows, &some_batches),
+            (576, &some_rows, &some_batches),
+            (640, &some_rows, &some_batches),
+            (4 * QK - GROUP, &[250, 408], &[2, 4, 7, 9, 33]),
+            (26 * QK, &[1, 3, 17], &[1, 2, 5, 8, 9, 33]),
+            (77 * QK + 5 * GROUP, &[1, 4], &[1, 3, 9]),
+        ],
+        Arithmetic::Floats => &[
             (64, &SMALL, &BATCHES),
             (64, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
             (1, &some_rows, &some_batches),
@@ -225,7 +242,7 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
             (26 * QK, &[1, 3, 17], &[1, 5, 9]),
             // A row longer than a task.
             (32_769, &[1, 2], &[1, 2]),
-        ]
+        ],
     };
     for (turn, &(cols, rows, batches)) in grids.iter().enumerate() {
         if suite.full() {
@@ -268,16 +285,23 @@ fn every_position_of_the_maximum<B: Backend>(suite: &mut Suite<'_, B>, dtype: DT
 /// them.
 pub(super) fn set<B: Backend>(suite: &mut Suite<'_, B>) {
     use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
-    let sets: [&[(DType, usize)]; 7] = [
-        &[(Q4K, 64), (Q4K, 16), (Q6K, 16), (Q4K, 64)],
-        &[(Q4K, 33), (Q4K, 33)],
-        &[(Q6K, 1)],
-        &[(Q5K, 1), (Q4K, 1), (Q6K, 1)],
-        &[(Q5K, 17), (Q6K, 2), (Q5K, 9)],
-        &[(F16, 5), (Q4K, 7), (F32, 1), (BF16, 12), (Q6K, 3)],
-        &[(F16, 16), (F16, 4), (F16, 4)],
+    let mut sets: Vec<Vec<(DType, usize)>> = vec![
+        vec![(Q4K, 64), (Q4K, 16), (Q6K, 16), (Q4K, 64)],
+        vec![(Q4K, 33), (Q4K, 33)],
+        vec![(Q6K, 1)],
+        vec![(Q5K, 1), (Q4K, 1), (Q6K, 1)],
+        vec![(Q5K, 17), (Q6K, 2), (Q5K, 9)],
+        vec![(F16, 5), (Q4K, 7), (F32, 1), (BF16, 12), (Q6K, 3)],
+        vec![(F16, 16), (F16, 4), (F16, 4)],
     ];
-    for (turn, shapes) in sets.into_iter().enumerate() {
+    if !suite.width_matters() {
+        // The strict lane has every format: all in one set, and back.
+        let all = DType::ALL.into_iter().enumerate();
+        let all: Vec<_> = all.map(|(i, dtype)| (dtype, [7, 1, 16][i % 3])).collect();
+        sets.push(all.iter().copied().rev().collect());
+        sets.push(all);
+    }
+    for (turn, shapes) in sets.iter().enumerate() {
         for cols in [QK, 2 * QK, 5 * QK] {
             if suite.full() {
                 return;

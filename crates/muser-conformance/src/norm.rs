@@ -38,7 +38,7 @@ impl Case for Case1 {
 
     fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError> {
         let (rows, width) = (self.rows, self.width);
-        let weight = b.bind_vector(self.weight.clone());
+        let weight = b.bind_vector(self.weight.clone())?;
         match self.norm {
             Norm::Rows { weighted } => {
                 let x = Guarded::input(b, "x", width, &self.x)?;

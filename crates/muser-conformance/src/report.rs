@@ -1,8 +1,8 @@
-//! What a run of a group found.
+//! The result of a group.
 
 use super::compare::Failure;
 
-/// The outcome of one group on one backend.
+/// The result of one group on one backend.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The group's name.
@@ -11,27 +11,27 @@ pub struct Report {
     pub backend: String,
     /// The seed of all inputs; `MUSER_SEED` repeats a run.
     pub seed: u64,
-    /// Cases that ran.
+    /// Number of cases that ran.
     pub cases: usize,
-    /// Values compared, guards and unchanged operands included.
+    /// Number of values compared, guard rows and read-only operands included.
     pub values: usize,
-    /// What is wrong; the run ends at [`Report::LIMIT`].
+    /// What is wrong; a group stops at [`Report::LIMIT`] failures.
     pub failures: Vec<Failure>,
 }
 
 impl Report {
-    /// Failures after which a group stops.
+    /// Number of failures at which a group stops.
     pub const LIMIT: usize = 32;
 
-    /// Whether something ran and all of it was right.
+    /// Returns whether at least one value was compared and none was wrong.
     pub fn is_ok(&self) -> bool {
         self.cases > 0 && self.values > 0 && self.failures.is_empty()
     }
 
-    /// Passes if [`Report::is_ok`].
+    /// Panics unless [`Report::is_ok`].
     ///
     /// # Panics
-    /// Else, with the seed and the first three failures.
+    /// If the group failed, with the seed and the first three failures.
     pub fn assert_ok(&self) {
         assert!(self.is_ok(), "{self}");
     }

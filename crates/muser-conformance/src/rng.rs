@@ -1,13 +1,16 @@
-//! SplitMix64: all randomness of the suite, from one printed seed.
+//! SplitMix64, the random numbers of the suite. They depend on one seed, which
+//! every report prints.
 
 /// A stream of random numbers; the same seed gives the same stream anywhere.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// The stream of `seed` for this name: groups do not share their inputs.
+    /// Starts the stream of `seed` for a name: each group has inputs of its
+    /// own.
     pub(super) fn new(seed: u64, name: &str) -> Self {
-        // FNV-1a, as a hash that stays what it is between Rust versions.
+        // FNV-1a: unlike the standard library's hash, it never changes with the
+        // Rust version.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |h: u64, b| {
             (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
         });
@@ -25,33 +28,34 @@ impl Rng {
         (self.bits() >> 56) as u8
     }
 
-    /// A number in `0..n`; 0 if `n` is 0.
+    /// Returns a number in `0..n`; 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
-    /// One of these.
+    /// Returns one element of a list.
     pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// One of these or its negative.
+    /// Returns one element of a list, or its negative.
     pub(super) fn pick_signed(&mut self, of: &[f32]) -> f32 {
         let x = self.pick(of);
         self.sign(x)
     }
 
-    /// Uniform in `-1..1`, 24 bits.
+    /// Returns a uniform value in `-1..1`, a multiple of 2^-24.
     pub(super) fn signed(&mut self) -> f32 {
         (self.bits() >> 39) as f32 / (1 << 24) as f32 - 1.0
     }
 
-    /// About normal with unit variance: the sum of three uniform values.
+    /// Returns a roughly normal value of variance 1: the sum of three uniform
+    /// values.
     pub(super) fn normal(&mut self) -> f32 {
         self.signed() + self.signed() + self.signed()
     }
 
-    /// `x` or `-x`.
+    /// Returns `x` or `-x`.
     pub(super) fn sign(&mut self, x: f32) -> f32 {
         if self.bits() >> 63 == 0 { x } else { -x }
     }

@@ -2,8 +2,8 @@
 
 use super::compare::Seen;
 use super::fill;
-use super::rig::{Case, Guarded, Suite};
-use muser_ops::{Backend, OpError, RopeFrequencies};
+use super::rig::{Case, Guarded, Suite, caches};
+use muser_ops::{Backend, OpError, Plan, RopeSpec, Run, Subset};
 
 struct Rope {
     base: f32,
@@ -11,8 +11,10 @@ struct Rope {
     heads: usize,
     first: usize,
     rows: usize,
-    /// Positions in the table past the rows that are rotated.
+    /// Rows of the same sequence before those that are rotated.
     spare: usize,
+    /// Rows of another sequence before them.
+    other: usize,
     x: Vec<f32>,
 }
 
@@ -24,16 +26,42 @@ impl Case for Rope {
             heads,
             first,
             rows,
+            spare,
+            other,
             ..
         } = self;
-        format!("base {base}, {rows} rows from {first}, {heads} heads of {head_dim}")
+        format!(
+            "base {base}, {rows} rows from {first} + {spare} after {other}, {heads} heads of {head_dim}"
+        )
     }
 
     fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError> {
-        let table = RopeFrequencies::new(b.info().lane, self.base, self.head_dim)
-            .table(self.first, self.rows + self.spare);
+        let rope = b.bind_rope(RopeSpec {
+            base: self.base,
+            head_dim: self.head_dim,
+        })?;
+        // The rows, or the last of more rows, and another sequence before them.
+        let runs = [
+            Run {
+                first: 5,
+                rows: self.other,
+                keep: 0,
+            },
+            Run {
+                first: self.first,
+                rows: self.rows + self.spare,
+                keep: self.rows,
+            },
+        ];
+        let subset = match self.other + self.spare {
+            0 => Subset::All,
+            _ => Subset::Kept,
+        };
+        let mut kv = caches(b, runs.len());
+        let tokens = vec![0; runs.iter().map(|r| r.rows).sum()];
+        let batch = b.batch(Plan::new(tokens, runs.to_vec())?, kv.iter_mut().collect())?;
         let mut x = Guarded::in_place(b, "x", self.heads * self.head_dim, &self.x)?;
-        b.rope(self.rows, &mut x.buffer, &table)?;
+        b.rope(&batch, subset, &rope, &mut x.buffer)?;
         Ok(vec![x.see(b)?])
     }
 }
@@ -57,6 +85,7 @@ pub(super) fn rope<B: Backend>(suite: &mut Suite<'_, B>) {
                     first: suite.rng.pick(&[0, 1, 63, 8191, 1_000_000]),
                     rows,
                     spare: suite.rng.below(2),
+                    other: 2 * suite.rng.below(2),
                     x,
                 };
                 suite.case(&case);

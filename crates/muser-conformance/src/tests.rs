@@ -1,9 +1,9 @@
 //! The suite on the oracle, and the suite on backends that are wrong in one
 //! way each.
 
-use super::broken::{Broken, Fault};
+use super::broken::{Defect, broken};
 use super::{Group, Report, SEED, groups, parse_seed, run_with};
-use muser_quant::DType;
+use muser_quant::{Arithmetic, DType};
 
 mod on_the_oracle {
     crate::conformance_tests!(muser_ops::oracle::Oracle);
@@ -16,10 +16,10 @@ mod on_the_measured_oracle {
     crate::conformance_tests!(Profiled::new(Arc::new(Oracle)));
 }
 
-/// Whether the suite sees the fault; a fault that it sees is reported as what
+/// Whether the suite sees the defect; a defect that it sees is reported as what
 /// it is, with where it is.
-fn caught(group: Group, fault: Fault) -> bool {
-    let report = run_with(&Broken(fault), group, SEED);
+fn caught(group: Group, defect: Defect) -> bool {
+    let report = run_with(&broken(defect), group, SEED);
     assert!(report.cases > 0);
     if report.is_ok() {
         return false;
@@ -31,11 +31,11 @@ fn caught(group: Group, fault: Fault) -> bool {
     true
 }
 
-/// Faults that any operation can have.
+/// Defects that any operation can have.
 #[test]
 fn every_group_catches_what_can_be_wrong_anywhere() {
-    use Fault::*;
-    let faults = [
+    use Defect::*;
+    let defects = [
         LastRowUnwritten,
         OneUlp,
         GuardRow,
@@ -45,31 +45,30 @@ fn every_group_catches_what_can_be_wrong_anywhere() {
         NanForNumber,
         Refuses,
     ];
-    for &group in groups() {
-        for fault in faults {
+    for group in groups() {
+        for defect in defects {
             // Embedding and the operations in place have no other operand.
             let no_input = matches!(
                 group,
                 Group::Embed(_) | Group::HeadNorm | Group::Rope | Group::SoftCap
             );
-            if no_input && fault == InputChanged {
+            if no_input && defect == InputChanged {
                 continue;
             }
-            assert!(caught(group, fault), "{} misses {fault:?}", group.name());
+            assert!(caught(group, defect), "{} misses {defect:?}", group.name());
         }
     }
 }
 
-/// Faults of one operation's arithmetic.
+/// Defects of one operation's arithmetic.
 #[test]
 fn faults_of_one_operation_are_caught() {
-    use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
-    use Fault::*;
+    use DType::{BF16, F16, F32, Q4K, Q5K};
+    use Defect::*;
     use Group::*;
     let all = [
         (Unfused, &[Matvec(Q4K), Matvec(Q5K), MatvecSet][..]),
-        (FlushedScale, &[Matvec(Q4K), Matvec(Q5K), Matvec(Q6K)]),
-        (NonFiniteIsZero, &[Matvec(Q4K), Matvec(Q6K), MatvecSet]),
+        (NonFiniteIsZero, &[MatvecSet]),
         (
             OtherLanes,
             &[Matvec(F16), Matvec(BF16), Matvec(F32), RmsNorm, AddRmsNorm],
@@ -92,19 +91,30 @@ fn faults_of_one_operation_are_caught() {
         (TableRowZero, &[Rope]),
         (CopiesFromZero, &[CopyRows]),
         (CopiesToZero, &[CopyRows]),
+        (GathersTheFirst, &[Gather]),
+        (OtherSequence, &[AttentionTogether]),
     ];
-    for (fault, groups) in all {
+    // Every format of an arithmetic that has the defect in it.
+    let of = |arithmetic: Arithmetic| arithmetic.formats().iter().map(|&d| Matvec(d));
+    let groups: Vec<Group> = of(Arithmetic::Groups).collect();
+    let quantised: Vec<Group> = of(Arithmetic::Superblocks).chain(groups.clone()).collect();
+    let of_formats = [
+        (FlushedScale, &quantised[..]),
+        (NonFiniteIsZero, &quantised),
+        (FoldedInOrder, &groups),
+    ];
+    for (defect, groups) in all.into_iter().chain(of_formats) {
         for &group in groups {
-            assert!(caught(group, fault), "{} misses {fault:?}", group.name());
+            assert!(caught(group, defect), "{} misses {defect:?}", group.name());
         }
     }
 }
 
 #[test]
 fn a_report_repeats_with_its_seed_and_differs_with_another() {
-    let first = run_with(&Broken(Fault::OneUlp), Group::Rope, 5);
-    let again = run_with(&Broken(Fault::OneUlp), Group::Rope, 5);
-    let other = run_with(&Broken(Fault::OneUlp), Group::Rope, 6);
+    let first = run_with(&broken(Defect::OneUlp), Group::Rope, 5);
+    let again = run_with(&broken(Defect::OneUlp), Group::Rope, 5);
+    let other = run_with(&broken(Defect::OneUlp), Group::Rope, 6);
     assert_eq!(first.failures, again.failures);
     assert_ne!(first.failures, other.failures);
 }

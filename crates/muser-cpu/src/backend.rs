@@ -7,21 +7,28 @@
 mod attention;
 mod pinned;
 mod project;
+mod rope;
 
 use self::pinned::TASK_CALLS;
+pub use self::rope::Rope;
 use crate::buffer::Buffer;
-use crate::kernels::quantize::Block;
-use crate::kernels::table::{INVENTORY, KernelTable};
-use crate::kv::Kv;
+use crate::kernels::quantize::{Block, Groups};
+use crate::kernels::table::KernelTable;
+use crate::kv::{Kv, Pool};
+use crate::ladder;
 use crate::level::Level;
 use crate::roofline::{bandwidth, int8_peak};
 use crate::rows::{Output, for_chunks};
 use crate::team::{MAX_THREADS, Team};
 use muser_ops::pinned::check_head;
 use muser_ops::{
-    Attention, Backend, BackendInfo, KvLayout, Lane, OpError, Profile, RopeTable, Weight, embed,
+    Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, Profile,
+    RopeSpec, Subset, Weight, check_set, embed,
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of weights in one task of a projection: long enough that the stream
 /// of a task is worth its start, short enough that a thread which falls behind
@@ -40,11 +47,13 @@ pub struct CpuOptions {
     pub level: Option<Level>,
     /// The arithmetic.
     pub lane: Lane,
+    /// The most bytes that the KV caches of all sequences take together; `None`
+    /// sets no bound.
+    pub kv_bytes: Option<u64>,
 }
 
 /// Why the CPU backend did not open.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CpuError {
     /// The machine lacks the level.
     #[error("level {level} needs {}, which this machine lacks (it has {})",
@@ -77,8 +86,17 @@ pub struct Cpu {
     table: KernelTable,
     lane: Lane,
     threads: usize,
+    /// The pages of all sequences' caches.
+    pool: Arc<Pool>,
     /// One dispatch at a time: the team, and the room for quantised inputs.
     shared: Mutex<Shared>,
+}
+
+/// A plan, and the caches of its sequences with the pages that it writes.
+#[derive(Debug)]
+pub struct Batch<'kv> {
+    plan: Plan,
+    kv: Vec<&'kv mut Kv>,
 }
 
 struct Shared {
@@ -89,7 +107,10 @@ struct Shared {
 /// Room for what an operation makes of its input; rewritten by each.
 #[derive(Default)]
 struct Operands {
+    /// Activations in blocks of 256.
     quantized: Vec<Block>,
+    /// Activations in groups of 32.
+    groups: Vec<Groups>,
     /// Activations rounded to F16, and to BF16.
     rounded: [Vec<f32>; 2],
     /// Attention's result by head and row.
@@ -124,6 +145,7 @@ impl Cpu {
             table,
             lane: options.lane,
             threads,
+            pool: Pool::new(options.kv_bytes),
             shared,
         })
     }
@@ -135,10 +157,40 @@ impl Cpu {
 
     /// The names of the kernels: `matvec/q4_k/avx512`, …
     pub fn kernels(&self) -> Vec<String> {
-        INVENTORY
-            .iter()
+        let names = self.table.inventory().into_iter();
+        names
             .map(|name| format!("{name}/{}", self.level()))
             .collect()
+    }
+
+    /// Bytes of K and V that the caches of all sequences hold.
+    pub fn kv_bytes(&self) -> u64 {
+        self.pool.used()
+    }
+
+    /// Refuses a weight whose format the lane has no kernel for.
+    fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
+        if ladder::covers(self.lane, weight.dtype()) {
+            return Ok(());
+        }
+        Err(OpError::Format {
+            name: weight.name().to_owned(),
+            dtype: weight.dtype(),
+            lane: self.lane,
+        })
+    }
+
+    /// The same backend, with every call of a kernel counted from here on. For
+    /// tests: counting takes a lock.
+    pub fn counting(mut self) -> Self {
+        self.table.count_calls();
+        self
+    }
+
+    /// The calls of each kernel so far, by its name without the level; `None` if
+    /// they are not counted ([`counting`](Self::counting)).
+    pub fn calls(&self) -> Option<BTreeMap<&'static str, u64>> {
+        self.table.calls()
     }
 
     /// Bytes a second at which this backend's threads read a buffer of `bytes`,
@@ -186,9 +238,12 @@ fn pairs<'a>(
 
 impl Backend for Cpu {
     type Buffer = Buffer;
-    type Weight = Weight;
+    type Set = Vec<Weight>;
+    type Table = Weight;
     type Vector = Vec<f32>;
+    type Rope = Rope;
     type Kv = Kv;
+    type Batch<'kv> = Batch<'kv>;
 
     fn info(&self) -> BackendInfo {
         let level = self.level().to_string();
@@ -200,15 +255,48 @@ impl Backend for Cpu {
         }
     }
 
-    fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        Ok(weight)
+    fn bind_set(&self, set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
+        let set = set.into_iter().map(Matrix::without_bias);
+        let set = set.collect::<Result<Vec<_>, _>>()?;
+        set.iter().try_for_each(|w| self.check_covered(w))?;
+        check_set(&set)?;
+        Ok(set)
     }
 
-    fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
-        values
+    fn bind_table(&self, table: Weight) -> Result<Weight, OpError> {
+        self.check_covered(&table)?;
+        Ok(table)
     }
 
-    fn buffer(&self, rows: usize, width: usize) -> Buffer {
+    fn bind_vector(&self, values: Vec<f32>) -> Result<Vec<f32>, OpError> {
+        Ok(values)
+    }
+
+    fn bind_rope(&self, rope: RopeSpec) -> Result<Rope, OpError> {
+        Rope::new(self.lane, rope)
+    }
+
+    fn matrices(&self, set: &Vec<Weight>) -> Vec<MatrixInfo> {
+        set.iter().map(Weight::info).collect()
+    }
+
+    fn table(&self, table: &Weight) -> MatrixInfo {
+        table.info()
+    }
+
+    fn vector_len(&self, vector: &Vec<f32>) -> usize {
+        vector.len()
+    }
+
+    fn width(&self, buffer: &Buffer) -> usize {
+        buffer.width()
+    }
+
+    fn plan<'a>(&self, batch: &'a Batch<'_>) -> &'a Plan {
+        &batch.plan
+    }
+
+    fn buffer(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
         Buffer::new(rows, width)
     }
 
@@ -219,15 +307,20 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn read(&self, buffer: &Buffer, out: &mut [f32]) -> Result<(), OpError> {
-        let values = buffer.values();
-        OpError::check_room("read", "values in the buffer", out.len(), values.len())?;
-        out.copy_from_slice(&values[..out.len()]);
-        Ok(())
+    fn read<'a>(&self, buffer: &'a Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
+        Ok(Cow::Borrowed(buffer.rows("read", rows, buffer.width())?))
     }
 
-    fn view<'a>(&self, buffer: &'a Buffer) -> Option<&'a [f32]> {
-        Some(buffer.values())
+    fn kv(&self, layers: &[KvLayout]) -> Kv {
+        Kv::new(layers, Arc::clone(&self.pool))
+    }
+
+    fn batch<'kv>(&self, plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
+        OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
+        for (run, kv) in plan.runs().iter().zip(&mut kv) {
+            kv.prepare(run)?;
+        }
+        Ok(Batch { plan, kv })
     }
 
     fn copy_rows(
@@ -244,12 +337,18 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn kv(&self, layout: KvLayout) -> Kv {
-        Kv::new(layout)
+    fn gather(&self, batch: &Batch<'_>, src: &Buffer, dst: &mut Buffer) -> Result<(), OpError> {
+        let (plan, width) = (&batch.plan, src.width());
+        let src = src.rows("gather", plan.count(Subset::All), width)?;
+        let dst = dst.rows_mut("gather", plan.count(Subset::Kept), width)?;
+        for (to, &from) in dst.chunks_exact_mut(width).zip(plan.kept()) {
+            to.copy_from_slice(&src[from * width..][..width]);
+        }
+        Ok(())
     }
 
-    fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buffer) -> Result<(), OpError> {
-        let vocab = table.rows();
+    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Buffer) -> Result<(), OpError> {
+        let (tokens, vocab) = (batch.plan.tokens(), table.rows());
         if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocab) {
             return Err(OpError::Token { token, vocab });
         }
@@ -265,19 +364,20 @@ impl Backend for Cpu {
     fn project(
         &self,
         rows: usize,
-        set: &[&Weight],
+        set: &Vec<Weight>,
+        which: Range<usize>,
         x: &Buffer,
         out: &mut [&mut Buffer],
     ) -> Result<(), OpError> {
+        OpError::check_room("project", "matrices in the set", which.end, set.len())?;
+        let set = set.get(which).unwrap_or_default();
         OpError::check("project", "outputs in the set", set.len(), out.len())?;
         let (Some(first), true) = (set.first(), rows > 0) else {
             return Ok(());
         };
-        let cols = first.cols();
-        let x = x.rows("project", rows, cols)?;
+        let x = x.rows("project", rows, first.cols())?;
         let mut outputs = Vec::with_capacity(set.len());
         for (w, out) in set.iter().zip(out) {
-            OpError::check("project", "columns in the set", cols, w.cols())?;
             let values = out.rows_mut("project", rows, w.rows())?;
             outputs.push(Output {
                 values,
@@ -304,7 +404,7 @@ impl Backend for Cpu {
             let (x, weight) = (&x[r * width..][..width], weight.map(Vec::as_slice));
             match self.lane {
                 Lane::Pinned(_) => self.table.rms_norm_pinned(x, weight, eps, out),
-                _ => self.table.rms_norm(x, weight, eps, out),
+                Lane::Strict => self.table.rms_norm(x, weight, eps, out),
             }
         });
         Ok(())
@@ -327,7 +427,7 @@ impl Backend for Cpu {
         let x = x.rows_mut("head_norm", rows, width)?;
         for_chunks(&mut self.lock().team, x, width, |_, x| match self.lane {
             Lane::Pinned(_) => self.table.head_norm_pinned(x, weight, eps),
-            _ => self.table.head_norm(x, weight, eps),
+            Lane::Strict => self.table.head_norm(x, weight, eps),
         });
         Ok(())
     }
@@ -347,87 +447,71 @@ impl Backend for Cpu {
             let y = &y[r * width..][..width];
             match self.lane {
                 Lane::Pinned(_) => self.table.add_rms_norm_pinned(x, y, weight, eps),
-                _ => self.table.add_rms_norm(x, y, weight, eps),
+                Lane::Strict => self.table.add_rms_norm(x, y, weight, eps),
             }
         });
         Ok(())
     }
 
-    fn rope(&self, rows: usize, x: &mut Buffer, table: &RopeTable) -> Result<(), OpError> {
-        let width = x.width();
-        if self.lane.profile().is_some() {
-            Self::check_rope_pinned(table)?;
-        }
-        let head = (2 * table.pairs()).max(1);
-        OpError::check("rope", "values past whole heads", 0, width % head)?;
-        OpError::check_room("rope", "positions in the table", rows, table.rows())?;
-        let x = x.rows_mut("rope", rows, width)?;
-        for_chunks(&mut self.lock().team, x, width, |r, x| {
-            let (cos, sin) = table.row(r);
-            match self.lane {
-                Lane::Pinned(_) => self.table.rope_pinned(x, cos, sin),
-                _ => self.table.rope(x, cos, sin),
-            }
+    fn add(&self, rows: usize, x: &mut Buffer, y: &Buffer) -> Result<(), OpError> {
+        let (x, y) = pairs("add", rows, x, y)?;
+        for_chunks(&mut self.lock().team, x, TASK_VALUES, |i, x| {
+            muser_ops::elementwise::add(x, &y[i * TASK_VALUES..]);
         });
         Ok(())
     }
 
-    fn kv_store(
+    fn rope(
         &self,
-        kv: &mut Kv,
-        first: usize,
-        rows: usize,
-        k: &Buffer,
-        v: &Buffer,
+        batch: &Batch<'_>,
+        subset: Subset,
+        rope: &Rope,
+        x: &mut Buffer,
     ) -> Result<(), OpError> {
-        let (heads, d) = (kv.layout().kv_heads, kv.layout().head_dim);
-        let k = k.rows("kv_store", rows, heads * d)?;
-        let v = v.rows("kv_store", rows, heads * d)?;
-        for r in 0..rows {
-            for head in 0..heads {
-                let at = r * heads * d + head * d;
-                let position = first + r;
-                let (k_chunk, v_row) = kv.slot_mut(position, head)?;
-                let slot = position % muser_ops::attention::CHUNK;
-                self.table
-                    .kv_store(&k[at..][..d], &v[at..][..d], slot, k_chunk, v_row);
-            }
-        }
-        Ok(())
+        self.rotate(&batch.plan, subset, rope, x)
     }
 
     fn attention(
         &self,
+        batch: &mut Batch<'_>,
+        layer: usize,
         desc: &Attention,
-        first: usize,
-        rows: usize,
+        subset: Subset,
         q: &Buffer,
-        kv: &Kv,
+        k: &Buffer,
+        v: &Buffer,
         out: &mut Buffer,
     ) -> Result<(), OpError> {
         let (heads, d) = (desc.heads, desc.head_dim);
-        OpError::check("attention", "KV heads", kv.layout().kv_heads, desc.kv_heads)?;
-        OpError::check("attention", "head size", kv.layout().head_dim, d)?;
         let group = heads / desc.kv_heads.max(1);
         OpError::check("attention", "heads", group * desc.kv_heads, heads)?;
-        if rows == 0 {
-            return Ok(());
+        for kv in &batch.kv {
+            let layout = kv.layer(layer)?.layout();
+            OpError::check("attention", "KV heads", layout.kv_heads, desc.kv_heads)?;
+            OpError::check("attention", "head size", layout.head_dim, d)?;
         }
-        if first + rows > kv.end() {
-            return Err(OpError::Position {
-                position: first + rows - 1,
-                context: kv.end(),
-            });
-        }
+        let (all, rows) = (batch.plan.count(Subset::All), batch.plan.count(subset));
+        let k = k.rows("attention", all, desc.kv_heads * d)?;
+        let v = v.rows("attention", all, desc.kv_heads * d)?;
         let q = q.rows("attention", rows, heads * d)?;
         let out = out.rows_mut("attention", rows, heads * d)?;
-        if let Some(profile) = self.lane.profile() {
-            check_head("attention", d)?;
-            self.attention_pinned(profile, desc, first, q, kv, out);
-            return Ok(());
+        match self.lane {
+            Lane::Strict => {
+                self.store(batch, layer, desc, k, v)?;
+                self.attention_strict(batch, layer, desc, subset, q, out)
+            }
+            Lane::Pinned(profile) => {
+                check_head("attention", d)?;
+                self.store(batch, layer, desc, k, v)?;
+                for span in batch.plan.spans(subset).filter(|span| span.rows > 0) {
+                    let pages = batch.kv[span.sequence].layer(layer)?;
+                    let at = span.at * heads * d..(span.at + span.rows) * heads * d;
+                    let (q, out) = (&q[at.clone()], &mut out[at]);
+                    self.attention_pinned(profile, desc, span.first, q, pages, out);
+                }
+                Ok(())
+            }
         }
-        self.attention_strict(desc, first, q, kv, out);
-        Ok(())
     }
 
     fn sigmoid_gate(&self, rows: usize, x: &mut Buffer, gate: &Buffer) -> Result<(), OpError> {

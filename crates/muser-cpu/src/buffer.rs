@@ -16,14 +16,19 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Zeros.
-    pub(crate) fn new(rows: usize, width: usize) -> Self {
-        let len = rows * width;
-        Self {
-            width,
-            len,
-            lines: vec![Line([0.0; 16]); len.div_ceil(16)],
-        }
+    /// Zeros, if there is memory for them.
+    pub(crate) fn new(rows: usize, width: usize) -> Result<Self, OpError> {
+        let refused = || OpError::Memory {
+            what: "a buffer of activations",
+            bytes: (rows as u64).saturating_mul(width as u64).saturating_mul(4),
+            left: "no more memory".to_owned(),
+        };
+        let len = rows.checked_mul(width).ok_or_else(refused)?;
+        let mut lines = Vec::new();
+        let reserved = lines.try_reserve_exact(len.div_ceil(16));
+        reserved.map_err(|_| refused())?;
+        lines.resize(len.div_ceil(16), Line([0.0; 16]));
+        Ok(Self { width, len, lines })
     }
 
     /// Values in a row.
@@ -81,3 +86,16 @@ fn lines_as_values_mut(lines: &mut [Line]) -> &mut [f32] {
 }
 
 const _: () = assert!(size_of::<Line>() == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_memory_holds_is_refused() {
+        assert!(Buffer::new(3, 5).is_ok());
+        let error = Buffer::new(1 << 40, 1 << 20).unwrap_err().to_string();
+        assert!(error.starts_with("a buffer of activations: "), "{error}");
+        assert!(Buffer::new(usize::MAX, 2).is_err());
+    }
+}

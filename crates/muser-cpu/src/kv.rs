@@ -1,107 +1,333 @@
-//! The KV cache of one layer: chunks of 64 positions, made when first needed.
+//! The KV cache of one sequence: pages of 64 positions from one pool.
 //!
 //! ```text
-//! chunk c lies in slot c % slots            slots: KvLayout::chunks
-//! slot:  K [kv_head][dimension][position]   f16
-//!        V [kv_head][position][dimension]   f16, dimensions padded to 64
+//! layer: the page of chunk c lies in slot c % slots    slots: KvLayout::chunks
+//! page:  for each KV head:
+//!            K [dimension][position]    f16
+//!            V [position][dimension]    f16, dimensions padded to 64
 //! ```
 //!
-//! A clone shares the chunks; the first write to a shared one copies it.
+//! On a sliding layer the slots are a ring whose pages are used again; on a full
+//! layer there is one for every chunk of the context and only those in use have
+//! a page. Pages are counted: a clone of a cache shares them, and the first batch
+//! that writes to a shared one takes a copy.
 //!
-//! On a sliding layer the slots are a ring; on a full layer there is one for
-//! every chunk of the context and only those in use have memory.
+//! All pages that a batch writes are taken when it is made ([`Kv::prepare`]), so
+//! storing has nothing to refuse.
 
 use muser_ops::attention::CHUNK;
-use muser_ops::{KvLayout, OpError};
+use muser_ops::oracle::check_room;
+use muser_ops::{KvLayout, OpError, Run};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Dimensions of V are padded to a multiple of this, so that every level works
 /// in whole blocks.
 pub(crate) const PAD: usize = 64;
 
-/// One layer's cache.
+/// The pages of a backend's caches, counted in bytes.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    limit: u64,
+    used: AtomicU64,
+}
+
+/// 64 positions of one layer.
+#[derive(Debug)]
+struct Page {
+    values: Vec<u16>,
+    pool: Arc<Pool>,
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let bytes = size_of_val(&self.values[..]) as u64;
+        // A count alone: the memory itself is the allocator's to hand on.
+        self.pool.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Pool {
+    /// A pool of at most so many bytes.
+    pub(crate) fn new(limit: Option<u64>) -> Arc<Self> {
+        Arc::new(Self {
+            limit: limit.unwrap_or(u64::MAX),
+            used: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes of the pages in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A page of zeros.
+    fn page(self: &Arc<Self>, len: usize) -> Result<Page, OpError> {
+        let bytes = (len * size_of::<u16>()) as u64;
+        let refused = |left: String| OpError::Memory {
+            what: "a page of the KV cache",
+            bytes,
+            left,
+        };
+        let more = |used: u64| used.checked_add(bytes).filter(|&n| n <= self.limit);
+        let taken = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        if let Err(used) = taken {
+            let (left, limit) = (self.limit - used, self.limit);
+            return Err(refused(format!("{left} of the pool's {limit}")));
+        }
+        let mut page = Page {
+            values: Vec::new(),
+            pool: Arc::clone(self),
+        };
+        if page.values.try_reserve_exact(len).is_err() {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(refused("no more memory".to_owned()));
+        }
+        page.values.resize(len, 0);
+        Ok(page)
+    }
+}
+
+/// One layer's pages.
 #[derive(Clone, Debug)]
-pub struct Kv {
+pub(crate) struct Layer {
     layout: KvLayout,
     padded: usize,
-    slots: Vec<Arc<Vec<u16>>>,
-    /// One past the highest position ever stored.
+    slots: Vec<Option<Arc<Page>>>,
+}
+
+/// One sequence's cache.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    layouts: Vec<KvLayout>,
+    layers: Vec<Layer>,
+    pool: Arc<Pool>,
+    /// One past the highest position that a batch has stored.
     end: usize,
 }
 
 impl Kv {
-    /// An empty cache.
-    pub(crate) fn new(layout: KvLayout) -> Self {
-        let padded = layout.head_dim.next_multiple_of(PAD);
-        Self {
+    /// An empty cache of these layers.
+    pub(crate) fn new(layers: &[KvLayout], pool: Arc<Pool>) -> Self {
+        let layer = |&layout: &KvLayout| Layer {
             layout,
-            padded,
-            slots: vec![Arc::default(); layout.chunks()],
+            padded: layout.head_dim.next_multiple_of(PAD),
+            slots: vec![None; layout.chunks()],
+        };
+        Self {
+            layouts: layers.to_vec(),
+            layers: layers.iter().map(layer).collect(),
+            pool,
             end: 0,
         }
     }
 
+    /// Takes the pages that these rows will be stored in, each of this cache
+    /// alone.
+    ///
+    /// # Errors
+    /// Positions that the cache has no room for, or no memory. What is stored
+    /// stays as it is.
+    pub(crate) fn prepare(&mut self, run: &Run) -> Result<(), OpError> {
+        check_room(run, &self.layouts, self.end)?;
+        if run.rows == 0 {
+            return Ok(());
+        }
+        for layer in &mut self.layers {
+            for chunk in chunks(run) {
+                layer.own(chunk, chunk * CHUNK >= run.first, &self.pool)?;
+            }
+        }
+        self.end = self.end.max(run.first + run.rows);
+        Ok(())
+    }
+
+    /// A layer's pages.
+    pub(crate) fn layer(&self, layer: usize) -> Result<&Layer, OpError> {
+        let layers = self.layers.len();
+        self.layers
+            .get(layer)
+            .ok_or_else(|| no_layer(layer, layers))
+    }
+
+    /// A layer's pages, for writing.
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> Result<&mut Layer, OpError> {
+        let layers = self.layers.len();
+        let found = self.layers.get_mut(layer);
+        found.ok_or_else(|| no_layer(layer, layers))
+    }
+}
+
+fn no_layer(layer: usize, layers: usize) -> OpError {
+    OpError::Shape {
+        op: "attention",
+        what: "layers of the cache",
+        expected: layer + 1,
+        found: layers,
+    }
+}
+
+/// The chunks that these rows lie in.
+fn chunks(run: &Run) -> Range<usize> {
+    run.first / CHUNK..(run.first + run.rows).div_ceil(CHUNK)
+}
+
+impl Layer {
     /// The layout.
     pub(crate) fn layout(&self) -> &KvLayout {
         &self.layout
-    }
-
-    /// One past the highest position ever stored.
-    pub(crate) fn end(&self) -> usize {
-        self.end
     }
 
     fn head_len(&self) -> usize {
         (self.layout.head_dim + self.padded) * CHUNK
     }
 
-    /// The K chunk and the V row of a head at `position`, for writing.
-    pub(crate) fn slot_mut(
-        &mut self,
-        position: usize,
-        head: usize,
-    ) -> Result<(&mut [u16], &mut [u16]), OpError> {
-        let context = self.layout.context;
-        if position >= context {
-            return Err(OpError::Position { position, context });
+    /// Makes the page of a chunk this cache's own. `begun` says that nothing
+    /// before its first position to be written counts, so that what a page
+    /// holds need not be copied.
+    fn own(&mut self, chunk: usize, begun: bool, pool: &Arc<Pool>) -> Result<(), OpError> {
+        let (len, slots) = (self.layout.kv_heads * self.head_len(), self.slots.len());
+        let slot = &mut self.slots[chunk % slots];
+        let shared = match slot {
+            Some(page) if Arc::strong_count(page) == 1 => return Ok(()),
+            Some(page) => Some(page),
+            None => None,
+        };
+        let mut page = pool.page(len)?;
+        if let Some(shared) = shared.filter(|_| !begun) {
+            page.values.copy_from_slice(&shared.values);
         }
-        let (head_len, heads) = (self.head_len(), self.layout.kv_heads);
-        let slots = self.slots.len();
-        let slot = Arc::make_mut(&mut self.slots[position / CHUNK % slots]);
-        if slot.is_empty() {
-            slot.resize(heads * head_len, 0);
-        }
-        self.end = self.end.max(position + 1);
-        let (k, v) = slot[head * head_len..][..head_len].split_at_mut(self.layout.head_dim * CHUNK);
-        Ok((
-            k,
-            &mut v[position % CHUNK * self.padded..][..self.layout.head_dim],
-        ))
+        *slot = Some(Arc::new(page));
+        Ok(())
     }
 
-    /// One head's view of the cache.
+    /// The pages of these chunks, which are prepared, for writing: of each head
+    /// K `[dimension][64]` and V `[64][padded dimension]`.
+    pub(crate) fn pages_mut(
+        &mut self,
+        chunks: Range<usize>,
+    ) -> impl Iterator<Item = (usize, impl Iterator<Item = (&mut [u16], &mut [u16])>)> {
+        let (n, k_len) = (self.head_len(), self.layout.head_dim * CHUNK);
+        let start = chunks.start % self.slots.len();
+        let (before, from) = self.slots.split_at_mut(start);
+        let slots = from.iter_mut().chain(before);
+        chunks.zip(slots).map(move |(chunk, slot)| {
+            let page = slot.as_mut().and_then(Arc::get_mut);
+            let page = page.expect("`prepare` made the page this cache's own");
+            let heads = page.values.chunks_exact_mut(n);
+            (chunk, heads.map(move |head| head.split_at_mut(k_len)))
+        })
+    }
+
+    /// One head's view of the layer.
     pub(crate) fn head(&self, head: usize) -> HeadView<'_> {
-        HeadView { kv: self, head }
+        HeadView { layer: self, head }
     }
 }
 
 /// One KV head of a layer.
 pub(crate) struct HeadView<'a> {
-    kv: &'a Kv,
+    layer: &'a Layer,
     head: usize,
 }
 
 impl HeadView<'_> {
     /// Dimensions of a row of V, with padding.
     pub(crate) fn padded_dim(&self) -> usize {
-        self.kv.padded
+        self.layer.padded
     }
 
     /// K `[dimension][64]` and V `[64][padded dimension]` of a chunk that holds
     /// a stored position.
     pub(crate) fn chunk(&self, chunk: usize) -> (&[u16], &[u16]) {
-        let n = self.kv.head_len();
-        let slot = &self.kv.slots[chunk % self.kv.slots.len()];
-        slot[self.head * n..][..n].split_at(self.kv.layout.head_dim * CHUNK)
+        let n = self.layer.head_len();
+        let slot = &self.layer.slots[chunk % self.layer.slots.len()];
+        let page = slot.as_deref().map_or(&[][..], |page| &page.values[..]);
+        page[self.head * n..][..n].split_at(self.layer.layout.head_dim * CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAYOUT: KvLayout = KvLayout {
+        kv_heads: 1,
+        head_dim: 64,
+        window: None,
+        context: 256,
+        max_batch: 64,
+    };
+
+    fn run(first: usize, rows: usize) -> Run {
+        Run {
+            first,
+            rows,
+            keep: 0,
+        }
+    }
+
+    #[test]
+    fn pages_are_counted_shared_and_given_back() {
+        let page = LAYOUT.chunk_bytes() as u64;
+        let pool = Pool::new(Some(3 * page));
+        let mut a = Kv::new(&[LAYOUT], Arc::clone(&pool));
+        a.prepare(&run(0, 65)).unwrap();
+        assert_eq!(pool.used(), 2 * page);
+        let mut b = a.clone();
+        assert_eq!(pool.used(), 2 * page, "a clone shares");
+        b.prepare(&run(65, 1)).unwrap();
+        assert_eq!(pool.used(), 3 * page, "the page that is written is copied");
+        // One page more than the pool has.
+        let error = b.prepare(&run(66, 64)).unwrap_err().to_string();
+        let bytes = page;
+        assert_eq!(
+            error,
+            format!(
+                "a page of the KV cache: expected room for {bytes} bytes, found 0 of the pool's {}",
+                3 * page
+            )
+        );
+        drop(a);
+        assert_eq!(pool.used(), 2 * page);
+        b.prepare(&run(66, 64)).unwrap();
+        drop(b);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn what_a_clone_writes_shows_in_neither_direction() {
+        let pool = Pool::new(None);
+        let mut a = Kv::new(&[LAYOUT], pool);
+        let put = |kv: &mut Kv, value: u16| {
+            let mut pages = kv.layer_mut(0).unwrap().pages_mut(0..1);
+            pages.next().unwrap().1.next().unwrap().0[0] = value;
+        };
+        let get = |kv: &Kv| kv.layer(0).unwrap().head(0).chunk(0).0[0];
+        a.prepare(&run(0, 1)).unwrap();
+        put(&mut a, 1);
+        let mut b = a.clone();
+        b.prepare(&run(1, 1)).unwrap();
+        put(&mut b, 2);
+        assert_eq!((get(&a), get(&b)), (1, 2));
+        a.prepare(&run(1, 1)).unwrap();
+        put(&mut a, 3);
+        assert_eq!((get(&a), get(&b)), (3, 2));
+    }
+
+    #[test]
+    fn gaps_and_positions_beyond_the_context_are_refused() {
+        let mut kv = Kv::new(&[LAYOUT], Pool::new(None));
+        assert!(
+            kv.prepare(&run(1, 1)).is_err(),
+            "nothing is stored before it"
+        );
+        kv.prepare(&run(0, 64)).unwrap();
+        assert!(kv.prepare(&run(64, 193)).is_err(), "one beyond 256");
+        kv.prepare(&run(64, 192)).unwrap();
+        assert!(kv.layer(1).is_err());
     }
 }

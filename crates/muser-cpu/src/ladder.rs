@@ -6,7 +6,7 @@
 
 use muser_ops::Lane;
 use muser_ops::pinned::project::Route;
-use muser_quant::DType;
+use muser_quant::{Arithmetic, DType};
 use std::ops::Range;
 
 /// One rung: products of these lanes, formats, row counts and widths go to one
@@ -122,11 +122,15 @@ impl Family {
             Self::Lanes => ("lanes", ""),
             Self::GgmlDot => ("ggml_dot", ""),
         };
-        format!("{before}/{}{after}", dtype.name().to_lowercase())
+        format!("{before}/{}{after}", dtype.key())
     }
 }
 
-const K: &[DType] = &[DType::Q4K, DType::Q5K, DType::Q6K];
+// The strict lane has every format of an arithmetic; the pinned lane those that
+// are named.
+const GROUPS: &[DType] = Arithmetic::Groups.formats();
+const SUPERBLOCKS: &[DType] = Arithmetic::Superblocks.formats();
+const FLOATS: &[DType] = Arithmetic::Floats.formats();
 const Q4: &[DType] = &[DType::Q4K];
 const Q56: &[DType] = &[DType::Q5K, DType::Q6K];
 const F: &[DType] = &[DType::F16, DType::BF16, DType::F32];
@@ -174,9 +178,11 @@ const NO_EIGHTS: Rows = Rows::NoMultiple(8);
 
 /// Every rung of every product.
 pub static LADDER: &[Rung] = &[
-    strict(K, (1, Some(1)), Part::All, Family::Matvec),
-    strict(K, (2, None), Part::All, Family::Slab),
-    strict(F, (1, None), Part::All, Family::Matvec),
+    strict(GROUPS, (1, Some(1)), Part::All, Family::Matvec),
+    strict(GROUPS, (2, None), Part::All, Family::Slab),
+    strict(SUPERBLOCKS, (1, Some(1)), Part::All, Family::Matvec),
+    strict(SUPERBLOCKS, (2, None), Part::All, Family::Slab),
+    strict(FLOATS, (1, None), Part::All, Family::Matvec),
     pinned(
         Q4,
         EIGHTS,
@@ -259,6 +265,12 @@ pub static LADDER: &[Rung] = &[
     ),
 ];
 
+/// Whether products of this format have kernels in the lane.
+pub fn covers(lane: Lane, dtype: DType) -> bool {
+    let mut of_lane = LADDER.iter().filter(|r| r.lane == lane.name());
+    of_lane.any(|r| r.dtypes.contains(&dtype))
+}
+
 /// The rungs of one product, with the columns of each; those with none are left
 /// out. Together they are all columns, once.
 pub fn rungs(
@@ -316,7 +328,7 @@ const fn operation(
 pub static OPERATIONS: &[Operation] = &[
     operation(
         "quantise",
-        "quantize",
+        "quantize, quantize/groups",
         "any",
         "quantize",
         "quantize_row_q8_K, …_4x8",
@@ -391,9 +403,10 @@ pub static OPERATIONS: &[Operation] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::table::INVENTORY;
-    use muser_ops::Profile;
+    use crate::kernels::table::KernelTable;
+    use crate::level::Level;
     use muser_ops::pinned::project::route;
+    use muser_ops::{Profile, pinned};
 
     const LANES: [Lane; 2] = [Lane::Strict, Lane::Pinned(Profile::LlamaCppAvx2)];
 
@@ -411,12 +424,34 @@ mod tests {
                             at = range.end;
                             for column in range {
                                 let want = route(dtype, rows, columns, column);
-                                assert!(rung.route.is_none_or(|r| r == want));
+                                assert!(rung.route.is_none() || rung.route == want);
                                 assert_eq!(rung.route.is_some(), lane.profile().is_some());
                             }
                         }
-                        assert_eq!(at, columns, "{lane} {dtype} {rows} x {columns}");
+                        let want = if covers(lane, dtype) { columns } else { 0 };
+                        assert_eq!(at, want, "{lane} {dtype} {rows} x {columns}");
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lane_covers_what_its_oracle_does() {
+        for dtype in DType::ALL {
+            assert!(covers(Lane::Strict, dtype));
+            assert_eq!(covers(LANES[1], dtype), pinned::project::covers(dtype));
+        }
+    }
+
+    #[test]
+    fn every_rung_has_its_kernel_at_every_level() {
+        for level in Level::available() {
+            let table = KernelTable::new(level).unwrap();
+            for rung in LADDER {
+                for &dtype in rung.dtypes {
+                    let product = table.product(rung.family, dtype).unwrap();
+                    assert_eq!(product.name, rung.family.kernel(dtype));
                 }
             }
         }
@@ -437,7 +472,9 @@ mod tests {
         named.dedup();
         // Measures of the machine, which compute nothing of a model.
         let of_model = |k: &&&str| !matches!(**k, "int8_peak" | "read");
-        let kernels = INVENTORY.iter().filter(of_model);
+        let table = KernelTable::new(Level::Scalar).unwrap();
+        let inventory = table.inventory();
+        let kernels = inventory.iter().filter(of_model);
         let mut kernels: Vec<String> = kernels.map(|k| (*k).to_owned()).collect();
         kernels.sort_unstable();
         assert_eq!(named, kernels);

@@ -1,5 +1,7 @@
 //! Instruction-set levels, found at run time.
 
+#[cfg(target_arch = "x86_64")]
+use muser_levels::features;
 use std::fmt;
 use std::str::FromStr;
 
@@ -38,17 +40,16 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             macro_rules! need {
-                ($($feature:tt),*) => {
+                ($($feature:tt,)*) => {{
                     $(if !std::arch::is_x86_feature_detected!($feature) {
                         missing.push($feature);
                     })*
-                };
+                }};
             }
-            if self >= Self::Avx2 {
-                need!("avx2", "fma", "f16c");
-            }
-            if self >= Self::Avx512 {
-                need!("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni");
+            match self {
+                Self::Scalar => {}
+                Self::Avx2 => features!(avx2 => need),
+                Self::Avx512 => features!(avx512 => need),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]

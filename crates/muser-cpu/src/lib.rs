@@ -35,7 +35,7 @@ mod team;
 mod threads;
 mod unpacked;
 
-pub use backend::{Cpu, CpuError, CpuOptions};
+pub use backend::{Batch, Cpu, CpuError, CpuOptions, Rope};
 pub use buffer::Buffer;
 pub use kv::Kv;
 pub use level::{Level, UnknownLevel};

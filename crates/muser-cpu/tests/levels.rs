@@ -1,12 +1,17 @@
 //! The conformance suite on every level and lane, forced one at a time. A level
 //! that the machine lacks is reported as ignored, and so is the pinned lane
 //! where the build does not support it.
+//!
+//! Calls of kernels are counted: one of the inventory that no group has called
+//! fails the run, once all groups have run.
 
 use libtest_mimic::{Arguments, Trial};
 use muser_conformance as conformance;
-use muser_cpu::{Cpu, CpuOptions, Level};
+use muser_cpu::{Cpu, CpuError, CpuOptions, Level, ladder};
 use muser_ops::pinned::{glibc, math};
 use muser_ops::{Backend as _, Lane, OpError, Profile};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 fn main() {
     let mut trials = Vec::new();
@@ -15,18 +20,21 @@ fn main() {
         for lane in [&[Lane::Strict], &pinned[..]].concat() {
             for group in conformance::groups() {
                 let name = group.name();
-                // Three threads on any machine: more than this one may have, so
-                // that tiles end up in unusual hands.
                 let run = move || {
-                    let cpu = Cpu::open(CpuOptions {
-                        threads: Some(3),
-                        level: Some(level),
-                        lane,
-                    })?;
+                    let cpu = open(level, lane)?.counting();
                     conformance::check(&cpu, name);
+                    add_calls(&cpu);
                     Ok(())
                 };
                 let missing = lane.profile().is_some() && !Profile::is_supported();
+                if let Some(dtype) = group.format().filter(|&d| !ladder::covers(lane, d)) {
+                    let trial = Trial::test(format!("{lane}/{name}/{level}/refused"), move || {
+                        conformance::refused(&open(level, lane)?, dtype);
+                        Ok(())
+                    });
+                    trials.push(trial.with_ignored_flag(missing || !level.is_available()));
+                    continue;
+                }
                 let trial = Trial::test(format!("{lane}/{name}/{level}"), run);
                 trials.push(trial.with_ignored_flag(missing || !level.is_available()));
             }
@@ -38,58 +46,68 @@ fn main() {
         let missing = !Profile::is_supported() || !level.is_available();
         let trial = Trial::test(format!("pinned/functions/{level}"), run);
         trials.push(trial.with_ignored_flag(missing));
-        let run = move || every_kernel_is_reached(level);
-        let trial = Trial::test(format!("inventory/{level}"), run);
-        trials.push(trial.with_ignored_flag(!level.is_available()));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    let arguments = Arguments::from_args();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    conclusion.exit_if_failed();
+    // What was left out may have called what is missing.
+    if conclusion.num_filtered_out > 0 || arguments.list {
+        return;
+    }
+    let missing = kernels_without_calls();
+    for level in Level::available() {
+        let all = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_level = all.iter().filter(|((l, _), _)| *l == level);
+        let (kernels, calls) = of_level.fold((0, 0), |(k, c), (_, calls)| (k + 1, c + calls));
+        println!("inventory/{level}: {kernels} kernels, {calls} calls");
+    }
+    if !missing.is_empty() {
+        eprintln!("kernels that no group has called: {}", missing.join(", "));
+        std::process::exit(101);
+    }
 }
 
-/// A kernel of the inventory whose family no group tests does not exist as far
-/// as the proof goes.
-fn every_kernel_is_reached(level: Level) -> Result<(), libtest_mimic::Failed> {
-    let cpu = Cpu::open(CpuOptions {
-        threads: Some(1),
+/// Three threads on any machine: more than this one may have, so that tiles end up
+/// in unusual hands.
+fn open(level: Level, lane: Lane) -> Result<Cpu, CpuError> {
+    Cpu::open(CpuOptions {
+        threads: Some(3),
         level: Some(level),
+        lane,
         ..CpuOptions::default()
-    })?;
-    let groups: Vec<&str> = conformance::groups().iter().map(|g| g.name()).collect();
-    for kernel in cpu.kernels() {
-        let family = kernel
-            .strip_suffix(&format!("/{level}"))
-            .ok_or("the level ends the name")?;
-        // Measures of the machine, which compute nothing of a model.
-        if matches!(family, "int8_peak" | "read") {
-            continue;
-        }
-        let of_dtype;
-        // Kernels that are part of another operation's group.
-        let group = match family {
-            "quantize" => "matvec/q4_k",
-            "kv_store" => "attention/full",
-            "attention" => "attention/window",
-            "attention/span" | "attention/merge" => "attention/full",
-            // The pinned lane's kernels of the same operations.
-            "flash/single" => "attention/full",
-            "flash/tile" => "attention/window",
-            "rope/pinned" => "rope",
-            other => match *other.split('/').collect::<Vec<_>>() {
-                ["matvec" | "slab" | "lanes" | "ggml_dot", dtype, ..] => {
-                    of_dtype = format!("matvec/{dtype}");
-                    &of_dtype
-                }
-                [family, operation, "pinned"] => {
-                    of_dtype = format!("{family}/{operation}");
-                    &of_dtype
-                }
-                _ => other,
-            },
-        };
-        if !groups.contains(&group) {
-            return Err(format!("{kernel} has no conformance group").into());
-        }
+    })
+}
+
+/// Calls of each kernel, by level, of all groups and lanes that ran.
+static CALLS: Mutex<BTreeMap<(Level, &'static str), u64>> = Mutex::new(BTreeMap::new());
+
+/// Adds what a backend has called.
+fn add_calls(cpu: &Cpu) {
+    let mut all = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    for (kernel, calls) in cpu.calls().into_iter().flatten() {
+        *all.entry((cpu.level(), kernel)).or_default() += calls;
     }
-    Ok(())
+}
+
+/// The kernels that no group has called: as far as the proof goes, they do not
+/// exist.
+fn kernels_without_calls() -> Vec<String> {
+    let all = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let none = all.iter().filter(|((_, kernel), calls)| {
+        // Measures of the machine, which compute nothing of a model; and what a
+        // build that lacks the pinned lane cannot reach.
+        let measure = matches!(*kernel, "int8_peak" | "read");
+        let pinned = kernel.ends_with("/pinned")
+            || ["lanes/", "ggml_dot/", "flash/"]
+                .iter()
+                .any(|f| kernel.starts_with(f))
+            || ["/tiled", "/fours"]
+                .iter()
+                .any(|link| kernel.ends_with(link));
+        **calls == 0 && !measure && (Profile::is_supported() || !pinned)
+    });
+    none.map(|((level, kernel), _)| format!("{kernel}/{level}"))
+        .collect()
 }
 
 /// tanhf and expf of the pinned lane in vectors, over bit patterns from all of
@@ -100,18 +118,17 @@ fn the_librarys_functions_are_exact(level: Level) -> Result<(), libtest_mimic::F
         threads: Some(2),
         level: Some(level),
         lane: Lane::Pinned(Profile::LlamaCppAvx2),
+        ..CpuOptions::default()
     })?;
     let x: Vec<f32> = (0..u32::MAX).step_by(4_093).map(f32::from_bits).collect();
     let run = |op: &dyn Fn(&mut muser_cpu::Buffer) -> Result<(), OpError>, from: &[f32]| {
-        let mut buffer = cpu.buffer(1, x.len());
-        let mut out = vec![0.0; x.len()];
+        let mut buffer = cpu.buffer(1, x.len())?;
         cpu.write(&mut buffer, from)?;
         op(&mut buffer)?;
-        cpu.read(&buffer, &mut out)?;
-        Ok::<_, OpError>(out)
+        Ok::<_, OpError>(cpu.read(&buffer, 1)?.into_owned())
     };
     let tanh = run(&|b| cpu.soft_cap(1, b, 1.0, Some(1.0)), &x)?;
-    let mut gate = cpu.buffer(1, x.len());
+    let mut gate = cpu.buffer(1, x.len())?;
     cpu.write(&mut gate, &x)?;
     let sigmoid = run(&|b| cpu.sigmoid_gate(1, b, &gate), &vec![1.0; x.len()])?;
     for (i, &x) in x.iter().enumerate() {

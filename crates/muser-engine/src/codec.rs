@@ -9,7 +9,7 @@ use muser_text::{Tokenizer, TokenizerSpec};
 /// nothing of what computes; a clone shares the vocabulary.
 #[derive(Clone)]
 pub struct Codec {
-    tokenizer: Option<Tokenizer>,
+    tokenizer: Option<Result<Tokenizer, muser_text::Error>>,
     template: Option<Result<ChatTemplate, String>>,
     header_end: Option<Token>,
 }
@@ -18,17 +18,20 @@ impl Codec {
     /// Reads both from a file.
     ///
     /// A template that does not compile is no reason to refuse the model: it
-    /// is an error when a chat is asked for.
+    /// is an error when a chat is asked for. Nor is a kind of tokenizer that
+    /// nothing here implements: tokens come and go, and it is an error when
+    /// text is asked for.
     ///
     /// # Errors
     /// A tokenizer that cannot be built as the file describes it.
     pub fn load(gguf: &Gguf) -> Result<Self, Error> {
-        let tokenizer = match tokenizer_spec(gguf)? {
-            Some(spec) => Some(Tokenizer::new(spec)?),
-            None => None,
+        let tokenizer = match tokenizer_spec(gguf)?.map(Tokenizer::new) {
+            Some(Err(e)) if !is_another_kind(&e) => return Err(e.into()),
+            tokenizer => tokenizer,
         };
-        let template = template(gguf, tokenizer.as_ref())?;
-        let header_end = match (&tokenizer, &template) {
+        let usable = tokenizer.as_ref().and_then(|t| t.as_ref().ok());
+        let template = template(gguf, usable)?;
+        let header_end = match (usable, &template) {
             (Some(tokenizer), Some(Ok(template))) => header_end(tokenizer, template),
             _ => None,
         };
@@ -42,9 +45,13 @@ impl Codec {
     /// The tokenizer.
     ///
     /// # Errors
-    /// The file has none.
+    /// The file has none, or one of a kind that nothing here implements.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
-        self.tokenizer.as_ref().ok_or(Error::NoTokenizer)
+        match &self.tokenizer {
+            None => Err(Error::NoTokenizer),
+            Some(Ok(tokenizer)) => Ok(tokenizer),
+            Some(Err(reason)) => Err(Error::OtherTokenizer(reason.clone())),
+        }
     }
 
     /// The chat template.
@@ -63,8 +70,7 @@ impl Codec {
 
     /// Whether the model ends its answer with this token.
     pub fn is_end(&self, token: Token) -> bool {
-        let tokenizer = self.tokenizer.as_ref();
-        tokenizer.is_some_and(|t| t.eog().contains(token))
+        self.tokenizer().is_ok_and(|t| t.eog().contains(token))
     }
 
     /// The tokens of a text to be continued as it stands, with the start token
@@ -124,10 +130,20 @@ impl Codec {
 impl std::fmt::Debug for Codec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Codec")
-            .field("tokenizer", &self.tokenizer.is_some())
+            .field("tokenizer", &self.tokenizer().is_ok())
             .field("template", &self.template.is_some())
             .finish()
     }
+}
+
+/// Whether a tokenizer is of a kind that nothing here implements, and not a
+/// broken one of a kind that is.
+fn is_another_kind(error: &muser_text::Error) -> bool {
+    use muser_text::Error as Text;
+    matches!(
+        error,
+        Text::UnknownModel { .. } | Text::UnknownSplitRule { .. }
+    )
 }
 
 fn header_end(tokenizer: &Tokenizer, template: &ChatTemplate) -> Option<Token> {

@@ -15,6 +15,10 @@ pub enum Error {
     /// The file holds no tokenizer, and text was asked for.
     #[error("the model has no tokenizer: give and take token ids instead")]
     NoTokenizer,
+    /// The file's tokenizer is of a kind that nothing here implements, and text
+    /// was asked for.
+    #[error("{0}: give and take token ids instead")]
+    OtherTokenizer(#[source] muser_text::Error),
     /// The file holds no chat template, and a chat was asked for.
     #[error("the model has no chat template: use a raw prompt instead")]
     NoChatTemplate,

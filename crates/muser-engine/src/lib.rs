@@ -29,7 +29,7 @@ pub use model::Model;
 /// The file format and what computes, for crates above that depend on neither.
 pub use muser_model::{Want, gguf};
 pub use muser_ops::{Backend, Lane, Profile};
-pub use sampler::{Sampler, SamplingParams};
+pub use sampler::{Sampler, SamplingParams, VERSION as SAMPLING_VERSION};
 pub use score::{LogProbs, log_prob};
 pub use session::{Session, SyncReport};
 pub use stop::{GenerateOptions, MAX_STOP_BYTES, StopMatcher, StopReason};

@@ -2,7 +2,7 @@
 
 use crate::{Codec, Error, Token};
 use muser_model::gguf::Gguf;
-use muser_model::{Config, Transformer};
+use muser_model::{Spec, Transformer};
 use muser_ops::Backend;
 use muser_text::{ChatTemplate, Message, Tokenizer};
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl<B: Backend> Model<B> {
         &self.transformer
     }
 
-    /// The architecture's knobs.
-    pub fn config(&self) -> &Config {
+    /// What the model computes.
+    pub fn config(&self) -> &Spec {
         self.transformer.config()
     }
 

@@ -1,4 +1,4 @@
-//! The bytes of a file, shared, and the views into them.
+//! The shared bytes of a file, and views into them.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::map::Map;
 
-/// Where a file's bytes live.
+/// Owner of the bytes of a file.
 pub(crate) enum Arena {
     Map(Map),
     Static(&'static [u8]),
@@ -32,13 +32,13 @@ impl Arena {
 #[derive(Clone)]
 pub struct TensorData {
     arena: Arc<Arena>,
-    /// Within the arena: checked by whoever makes the view; an arena never
+    /// Lies inside the arena: checked when the view is made, and an arena never
     /// changes its length.
     range: Range<usize>,
 }
 
 impl TensorData {
-    /// The view of `range`, if the arena has it.
+    /// Creates a view of `range`; `None` if the range is not inside the arena.
     pub(crate) fn new(arena: &Arc<Arena>, range: Range<usize>) -> Option<Self> {
         arena.bytes().get(range.clone())?;
         Some(Self {
@@ -47,7 +47,7 @@ impl TensorData {
         })
     }
 
-    /// A view of bytes that come from no file.
+    /// Creates a view of bytes that do not come from a file.
     #[must_use]
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
@@ -57,8 +57,8 @@ impl TensorData {
         }
     }
 
-    /// A part of this view, `range` in bytes from its start; `None` if it
-    /// reaches beyond this view, even where the arena goes on.
+    /// Returns a part of this view, `range` in bytes from its start; `None` if
+    /// the part reaches beyond this view, even where the arena has more bytes.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         self.as_ref().get(range.clone())?;
@@ -82,7 +82,8 @@ impl AsRef<[u8]> for TensorData {
     }
 }
 
-/// Where and how long, not the bytes: there may be gigabytes of them.
+/// Prints the position and the length instead of the bytes, which may be
+/// gigabytes.
 impl fmt::Debug for TensorData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TensorData({:?})", self.range)

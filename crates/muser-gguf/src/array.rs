@@ -1,12 +1,13 @@
-//! Arrays of metadata, and strings by the hundred thousand.
+//! Arrays in metadata, and compact storage for hundreds of thousands of
+//! strings.
 
 use std::fmt;
 
 use crate::value::plain_value;
 use crate::{TensorData, Value, ValueType};
 
-/// An array of one element type: numbers and bools as a view of the file,
-/// strings as [`Strings`], arrays within as themselves.
+/// An array of elements of one type. Numbers and bools are a view of the file,
+/// strings are [`Strings`], and nested arrays are arrays again.
 #[derive(Clone, Debug)]
 pub struct Array {
     elem: ValueType,
@@ -15,14 +16,15 @@ pub struct Array {
 
 #[derive(Clone, Debug)]
 enum Items {
-    /// Little-endian, whole elements, not aligned. Bools are bytes, 0 and 1.
+    /// Whole little-endian elements, not aligned. A bool is a byte, 0 or 1.
     Plain(TensorData),
     Strings(Strings),
     Nested(Vec<Array>),
 }
 
 impl Array {
-    /// Numbers or bools: `bytes` holds whole elements of `elem`.
+    /// Creates an array of numbers or bools from `bytes`, whole elements of
+    /// type `elem`.
     pub(crate) fn plain(elem: ValueType, bytes: TensorData) -> Self {
         Self {
             elem,
@@ -30,7 +32,7 @@ impl Array {
         }
     }
 
-    /// An array of strings.
+    /// Creates an array of strings.
     #[must_use]
     pub fn of_strings(strings: Strings) -> Self {
         Self {
@@ -39,7 +41,7 @@ impl Array {
         }
     }
 
-    /// An array of arrays, which need not have one element type.
+    /// Creates an array of arrays, whose element types may differ.
     #[must_use]
     pub fn of_arrays(arrays: Vec<Array>) -> Self {
         Self {
@@ -48,13 +50,13 @@ impl Array {
         }
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn elem(&self) -> ValueType {
         self.elem
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.items {
@@ -64,13 +66,14 @@ impl Array {
         }
     }
 
-    /// Whether there is no element.
+    /// Returns whether the array has no element.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The elements of an array of numbers or bools, little-endian, as stored.
+    /// Returns the stored bytes of an array of numbers or bools, little-endian;
+    /// `None` for other arrays.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.items {
@@ -79,7 +82,7 @@ impl Array {
         }
     }
 
-    /// The elements of an array of strings.
+    /// Returns the elements of an array of strings; `None` for other arrays.
     #[must_use]
     pub fn strings(&self) -> Option<&Strings> {
         match &self.items {
@@ -88,7 +91,7 @@ impl Array {
         }
     }
 
-    /// The elements of an array of arrays.
+    /// Returns the elements of an array of arrays; `None` for other arrays.
     #[must_use]
     pub fn arrays(&self) -> Option<&[Array]> {
         match &self.items {
@@ -97,7 +100,7 @@ impl Array {
         }
     }
 
-    /// Element `i` as a value of its own (a string or an array is copied).
+    /// Returns a copy of element `i` as a value; `None` beyond the end.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<Value> {
         let bytes = match &self.items {
@@ -110,18 +113,18 @@ impl Array {
         plain_value(self.elem, bytes.get(start..start.checked_add(size)?)?)
     }
 
-    /// The elements as values, in order.
+    /// Iterates over copies of the elements as values, in order.
     pub fn iter(&self) -> impl Iterator<Item = Value> + '_ {
         (0..self.len()).map_while(|i| self.get(i))
     }
 
-    /// This array and all within it, counted.
+    /// Counts this array and all arrays nested in it.
     pub(crate) fn count(&self) -> u64 {
         let inner = self.arrays().unwrap_or_default().iter();
         inner.map(Self::count).sum::<u64>().saturating_add(1)
     }
 
-    /// Arrays within one another, this one counted.
+    /// Returns the depth of nesting: 1 for an array without arrays in it.
     pub(crate) fn depth(&self) -> u32 {
         let inner = self.arrays().unwrap_or_default().iter().map(Self::depth);
         inner.max().unwrap_or(0).saturating_add(1)
@@ -169,26 +172,27 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// The strings whose texts follow one another in `text`, ending at `ends`;
-    /// `None` unless every end is a character boundary, in order.
+    /// Creates the strings whose texts follow one another in `text` and end at
+    /// the byte offsets `ends`; `None` unless the ends ascend and lie on
+    /// character boundaries.
     pub(crate) fn new(text: String, ends: Vec<usize>) -> Option<Self> {
         let sound = ends.is_sorted() && ends.iter().all(|&end| text.is_char_boundary(end));
         (sound && ends.last().copied().unwrap_or(0) == text.len()).then_some(Self { text, ends })
     }
 
-    /// The number of strings.
+    /// Returns the number of strings.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// String `i`.
+    /// Returns string `i`; `None` beyond the end.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<&str> {
         let end = *self.ends.get(i)?;
@@ -199,7 +203,7 @@ impl Strings {
         self.text.get(start..end)
     }
 
-    /// The strings in order.
+    /// Iterates over the strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
         (0..self.len()).map(|i| self.get(i).unwrap_or_default())
     }

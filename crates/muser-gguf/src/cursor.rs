@@ -1,5 +1,5 @@
-//! Reading fields: every length is compared with what is left, here and nowhere
-//! else, and what is wrong is known with its byte.
+//! Reads the fields of a header. Compares every length with the bytes that are
+//! left, here and nowhere else, and reports faults with their byte offset.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::arena::Arena;
 use crate::{Error, Fault, MAX_HEADER_BYTES, Place};
 
-/// A fault and the byte where it shows.
+/// A fault with the byte offset where it was found.
 pub(crate) struct Flaw {
     pub(crate) offset: u64,
     pub(crate) fault: Fault,
@@ -23,7 +23,7 @@ impl Flaw {
 pub(crate) struct Cursor<'a> {
     pub(crate) arena: &'a Arc<Arena>,
     pub(crate) pos: usize,
-    /// Arrays announced so far.
+    /// Number of arrays found so far, nested ones included.
     pub(crate) arrays: u64,
 }
 
@@ -55,8 +55,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The range of the next `need` bytes, without stepping over them: in the
-    /// file, and in the part of it a header may take.
+    /// Returns the range of the next `need` bytes without moving the cursor.
+    /// The range lies inside the file and below the limit for headers.
     pub(crate) fn ahead(&self, need: u64, part: &'static str) -> Result<Range<usize>, Flaw> {
         let left = self.left();
         if need > left {
@@ -88,8 +88,8 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// `len` bytes of text, copied before they are validated: the copy cannot
-    /// change afterwards, the file could.
+    /// Reads `len` bytes of text. Copies them before validating: another
+    /// process could change the file afterwards, but not the copy.
     pub(crate) fn text(&mut self, len: u64, part: &'static str) -> Result<String, Flaw> {
         let offset = self.offset();
         let bytes = self.take(len, part)?.to_vec();

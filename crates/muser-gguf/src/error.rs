@@ -1,5 +1,5 @@
-//! What can go wrong, each with the name of the thing, where it lies, what was
-//! expected and what was found.
+//! Errors of reading and writing. Each names the key or tensor and its byte
+//! offset, and says what was expected and what was found.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::{GgmlType, MAX_DIMS, MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_NESTING, ValueType};
 
-/// The failure of reading, asking or writing.
+/// An error of reading a file, of a lookup in it, or of writing one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
     Open {
         /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file is not well-formed, or the writer was asked for one that is not.
@@ -25,35 +25,38 @@ pub enum Error {
     /// A key that the caller needs is absent.
     #[error("metadata key {key:?}: expected {expected}, found no such key")]
     MissingKey {
-        /// The key asked for.
+        /// The key that was looked up.
         key: String,
-        /// The type asked for.
+        /// The type that was requested.
         expected: &'static str,
     },
-    /// A key has another type than asked for, or a value that type cannot hold.
+    /// A key has another type than requested, or a value that does not fit the
+    /// requested type.
     #[error("metadata key {key:?} at byte {offset}: expected {expected}, found {found}")]
     WrongType {
         /// The key asked for.
         key: String,
-        /// Where the key begins in the file.
+        /// Byte offset of the key in the file.
         offset: u64,
         /// The type asked for.
         expected: &'static str,
-        /// The type there, with the value where that is what does not fit.
+        /// The type in the file, with the value if the value is what does not
+        /// fit.
         found: String,
     },
     /// A tensor that the caller needs is absent.
     #[error("tensor {name:?}: found no such tensor")]
     MissingTensor {
-        /// The name asked for.
+        /// The name that was looked up.
         name: String,
     },
-    /// Tensor data came in another order than declared.
+    /// Tensor data was written in another order than declared.
     #[error("tensor data: expected {}, found {}", wanted(expected), wanted(found))]
     DataOrder {
-        /// The tensor whose turn it is; `None` after the last one.
+        /// The tensor whose data comes next; `None` after the last one.
         expected: Option<String>,
-        /// The tensor given; `None` for the end.
+        /// The tensor whose data was written instead; `None` if the file was
+        /// finished.
         found: Option<String>,
     },
     /// Tensor data is shorter or longer than declared.
@@ -61,12 +64,12 @@ pub enum Error {
     DataLength {
         /// The tensor's name.
         name: String,
-        /// Bytes its shape and type take.
+        /// Number of bytes of the declared shape and type.
         expected: u64,
-        /// Bytes given, or already given with those of the call refused.
+        /// Number of bytes written, those of the refused call included.
         found: u64,
     },
-    /// The output failed.
+    /// Writing to the output failed.
     #[error("writing GGUF: {0}")]
     Write(#[from] io::Error),
 }
@@ -76,12 +79,13 @@ fn wanted(name: &Option<String>) -> String {
         .map_or_else(|| "the end".to_owned(), |name| format!("tensor {name:?}"))
 }
 
-/// A malformed file: where, and what is wrong there.
+/// A malformed file: the place and the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The thing that is malformed.
+    /// The part of the file that is malformed.
     pub place: Place,
-    /// The byte of the file where it shows; `None` from the writer.
+    /// Byte offset in the file where the fault was found; `None` from the
+    /// writer.
     pub offset: Option<u64>,
     /// What was expected and what was found.
     pub fault: Fault,
@@ -135,8 +139,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// A name from a file, escaped, and cut where a hostile one would flood a
-/// terminal (keys may have 64 KiB).
+/// Displays a name from a file, escaped and truncated: a key may have 64 KiB,
+/// which would flood a terminal.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -254,7 +258,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// This fault as an error.
+    /// Converts the fault at a place to an error.
     pub(crate) fn at(self, place: Place, offset: Option<u64>) -> Error {
         Error::Refused(Box::new(Refusal {
             place,

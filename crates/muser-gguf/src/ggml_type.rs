@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-/// One row a type: id in the file, elements a block, bytes a block.
+/// Defines [`GgmlType`] from one row for each type: id in the file, elements in
+/// a block, bytes in a block.
 macro_rules! ggml_types {
     ($($name:ident = $id:literal, $elements:literal, $bytes:literal;)*) => {
-        /// A tensor's storage type, by ggml's own name and number.
+        /// The storage type of a tensor, with ggml's name and number.
         ///
-        /// A row is stored as whole blocks of [`block_elements`](Self::block_elements)
-        /// elements, each of [`block_bytes`](Self::block_bytes) bytes.
+        /// A row of a tensor is stored as whole blocks of
+        /// [`block_elements`](Self::block_elements) elements; each block takes
+        /// [`block_bytes`](Self::block_bytes) bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[expect(missing_docs, reason = "the name is the format's own")]
         #[allow(non_camel_case_types, reason = "the names are ggml's")]
@@ -16,28 +18,30 @@ macro_rules! ggml_types {
         pub enum GgmlType { $($name = $id,)* }
 
         impl GgmlType {
-            /// Every type, in the order of the ids.
+            /// All types, in the order of their ids.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The type with this number in a file.
+            /// Returns the type with this number in a file; `None` for a number
+            /// that ggml does not use.
             #[must_use]
             pub const fn from_id(id: u32) -> Option<Self> {
                 match id { $($id => Some(Self::$name),)* _ => None }
             }
 
-            /// ggml's name, such as `Q4_K`.
+            /// Returns ggml's name of the type, such as `Q4_K`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// Elements a block: 1 for the plain types.
+            /// Returns the number of elements in a block: 1 for types that are
+            /// not quantised.
             #[must_use]
             pub const fn block_elements(self) -> u64 {
                 match self { $(Self::$name => $elements,)* }
             }
 
-            /// Bytes a block.
+            /// Returns the number of bytes of a block.
             #[must_use]
             pub const fn block_bytes(self) -> u64 {
                 match self { $(Self::$name => $bytes,)* }
@@ -85,14 +89,14 @@ ggml_types! {
 }
 
 impl GgmlType {
-    /// The number in a file.
+    /// Returns the number of the type in a file.
     #[must_use]
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// The name of a number that ggml once used and gave up: those files have
-    /// no layout any more.
+    /// Returns the name of a type that ggml has removed, by its number. ggml no
+    /// longer defines the layout of such tensors.
     #[must_use]
     pub const fn removed_name(id: u32) -> Option<&'static str> {
         Some(match id {
@@ -108,8 +112,8 @@ impl GgmlType {
         })
     }
 
-    /// Bytes of `elements` in a row; `None` if that is not a whole number of
-    /// blocks or does not fit 64 bits.
+    /// Returns the number of bytes of `elements` elements in a row; `None` if
+    /// they are not a whole number of blocks or the bytes do not fit 64 bits.
     #[must_use]
     pub const fn row_bytes(self, elements: u64) -> Option<u64> {
         if !elements.is_multiple_of(self.block_elements()) {
@@ -140,7 +144,7 @@ mod tests {
         assert_eq!(GgmlType::ALL.len(), 35);
     }
 
-    /// Each K-quant's bytes from the fields of its block.
+    /// Adds up the fields of each K-quant's block.
     #[test]
     fn block_bytes_are_the_sum_of_the_fields() {
         let (f16, scales) = (2, 12);

@@ -1,4 +1,4 @@
-//! An open file.
+//! An open GGUF file.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::arena::Arena;
 use crate::map::Map;
 use crate::{Error, Metadata, TensorData, TensorInfo, read};
 
-/// An open GGUF file: what its header says, and the arena with the weights.
+/// An open GGUF file: its parsed header, and the arena that holds the weights.
 ///
 /// Cloning copies a pointer. Nothing here is mutable, so threads share it freely.
 #[derive(Clone)]
@@ -28,15 +28,15 @@ struct Inner {
 }
 
 impl Gguf {
-    /// Opens a file through a read-only memory map: only the header is read, so
-    /// 16 GB take the same milliseconds as 16 MB.
+    /// Opens a file through a read-only memory map. Reads the header only:
+    /// opening 16 GB takes as few milliseconds as 16 MB.
     ///
     /// No other process may change or truncate the file while it is open (see
     /// SECURITY.md: a truncated map raises SIGBUS).
     ///
     /// # Errors
-    /// The file is not there, not a regular one or cannot be mapped; or it is
-    /// not well-formed.
+    /// The file does not exist, is not a regular file or cannot be mapped; or
+    /// it is not well-formed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let arena = map(path).map_err(|source| Error::Open {
@@ -46,7 +46,8 @@ impl Gguf {
         Self::parse(arena)
     }
 
-    /// Parses a file that is part of the program, such as `include_bytes!`.
+    /// Parses a file that is part of the program, for example from
+    /// `include_bytes!`.
     ///
     /// # Errors
     /// The file is not well-formed.
@@ -76,70 +77,72 @@ impl Gguf {
         })))
     }
 
-    /// The version of the format: 2 or 3.
+    /// Returns the version of the format: 2 or 3.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.0.version
     }
 
-    /// What every tensor's data is aligned to, in bytes from the data's start.
+    /// Returns the alignment in bytes of every tensor's data, relative to
+    /// [`data_offset`](Self::data_offset).
     #[must_use]
     pub fn alignment(&self) -> u32 {
         self.0.alignment
     }
 
-    /// The whole file, as it is mapped: for hashing it.
+    /// Returns the bytes of the whole file, for hashing it.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.0.arena.bytes()
     }
 
-    /// The length of the whole file in bytes.
+    /// Returns the length of the whole file in bytes.
     #[must_use]
     pub fn file_len(&self) -> u64 {
         self.0.arena.bytes().len() as u64
     }
 
-    /// Where tensor data begins, in bytes from the start of the file; where the
-    /// header ends if there is no tensor.
+    /// Returns the byte offset in the file where tensor data begins; without
+    /// tensors, where the header ends.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
         self.0.data_offset
     }
 
-    /// The metadata.
+    /// Returns the metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.0.metadata
     }
 
-    /// The tensors, in file order.
+    /// Returns the tensors in file order.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.0.tensors
     }
 
-    /// The tensor of this name.
+    /// Returns the tensor of this name.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.0.tensors.get(*self.0.index.get(name)?)
     }
 
-    /// The bytes of a tensor of this file, not copied.
+    /// Returns a view of the bytes of a tensor of this file; nothing is copied.
     ///
     /// # Panics
-    /// If `info` describes bytes that this file does not have, which no tensor
-    /// of [`Self::tensors`] does.
+    /// If `info` describes bytes outside the file, as no tensor of
+    /// [`Self::tensors`] does.
     #[must_use]
     pub fn tensor_data(&self, info: &TensorInfo) -> TensorData {
         self.range(info)
             .expect("the parser put every tensor of this file inside it; this one is of another")
     }
 
-    /// The bytes of the tensor of this name, not copied.
+    /// Returns a view of the bytes of the tensor of this name; nothing is
+    /// copied.
     ///
     /// # Errors
-    /// There is no such tensor.
+    /// The file has no tensor of this name.
     pub fn tensor_data_of(&self, name: &str) -> Result<TensorData, Error> {
         self.tensor(name)
             .and_then(|info| self.range(info))
@@ -166,7 +169,8 @@ impl fmt::Debug for Gguf {
     }
 }
 
-/// Maps a regular file. Asked before opening: a pipe would block there.
+/// Maps a regular file. Checks the kind of file before opening it: opening a
+/// pipe would block.
 fn map(path: &Path) -> io::Result<Arena> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(

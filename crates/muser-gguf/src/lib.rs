@@ -1,10 +1,10 @@
-//! GGUF files: header, metadata, tensor directory, and the memory-mapped arena
-//! the weights are read from; and a writer.
+//! Reads and writes GGUF files: header, metadata, tensor directory, and the
+//! memory-mapped arena that holds the weights.
 //!
-//! A file is parsed once, by safe code over `&[u8]`, and everything a caller
-//! could trip over later is refused then: what [`Gguf`] hands out afterwards is
-//! in range, aligned, unique by name and valid UTF-8. Tensor data is never
-//! copied: a [`TensorData`] is a range of the shared arena and keeps it alive.
+//! A file is parsed once, by safe code over `&[u8]`, and refused as a whole if
+//! anything in its header is malformed: what [`Gguf`] returns afterwards is in
+//! range, aligned, unique by name and valid UTF-8. Tensor data is never copied:
+//! a [`TensorData`] is a range of the shared arena and keeps it alive.
 //!
 //! ```text
 //! byte 0   "GGUF"  u32 version  u64 tensors  u64 keys          24 bytes
@@ -16,8 +16,8 @@
 //! string   u64 length, UTF-8 bytes         array   u32 type, u64 length, elements
 //! ```
 //!
-//! Versions 2 and 3, little-endian. A big-endian file is recognised and refused
-//! by that name.
+//! Versions 2 and 3, little-endian, are supported. A big-endian file is
+//! recognised and refused as such.
 //!
 //! ```
 //! use muser_gguf::{Gguf, GgmlType, Writer};
@@ -49,10 +49,10 @@
 //! tensor), the byte offset in the file, and the [`Fault`] with what was expected
 //! and what was found. `tests/hostile.rs` has a row for each fault.
 //!
-//! No allocation is sized by a number that has not been compared with what is
-//! left of the file. What costs more memory than its bytes in the file is
-//! limited in number ([`MAX_KEYS`], [`MAX_TENSORS`], [`MAX_ARRAYS`]), and the
-//! header as a whole to [`MAX_HEADER_BYTES`], so a sparse file of a terabyte
+//! The size of an allocation is first compared with the bytes that are left of
+//! the file. Things that take more memory than bytes in the file are limited in
+//! number ([`MAX_KEYS`], [`MAX_TENSORS`], [`MAX_ARRAYS`]), and the header as a
+//! whole in size ([`MAX_HEADER_BYTES`]), so that a sparse file of a terabyte
 //! costs no more than one of 256 MiB. Text is copied, a vocabulary in two
 //! allocations; arrays of numbers and tensor data are not.
 
@@ -85,35 +85,35 @@ pub use tensor::TensorInfo;
 pub use value::{Value, ValueType};
 pub use write::{DataWriter, Writer};
 
-/// Where the metadata and the tensor directory must end, in bytes from the
-/// start of the file: 256 MiB. A vocabulary of 202,048 tokens with its merges
-/// takes about 10 MB.
+/// Maximum size of the header (metadata and tensor directory) in bytes: 256
+/// MiB. A vocabulary of 202,048 tokens with its merges takes about 10 MB.
 pub const MAX_HEADER_BYTES: u64 = 256 << 20;
 
-/// The longest metadata key in bytes (the format's own limit).
+/// Maximum length of a metadata key in bytes, set by the format.
 pub const MAX_KEY_BYTES: u64 = 65_535;
 
-/// The longest tensor name in bytes: what ggml loads (64 with its terminator).
+/// Maximum length of a tensor name in bytes: ggml's limit of 64 without the
+/// terminator.
 pub const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
-/// The most metadata keys; files in use have about 50.
+/// Maximum number of metadata keys; typical files have about 50.
 pub const MAX_KEYS: u64 = 1 << 16;
 
-/// The most tensors; a file with a tensor for each of 128 experts in 60 layers
-/// has 23,000.
+/// Maximum number of tensors; a file with a tensor for each of 128 experts in
+/// 60 layers has 23,000.
 pub const MAX_TENSORS: u64 = 1 << 18;
 
-/// The most metadata arrays, those within others counted.
+/// Maximum number of metadata arrays, nested ones included.
 pub const MAX_ARRAYS: u64 = 1 << 20;
 
-/// The most dimensions a tensor may have.
+/// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: u32 = 4;
 
-/// The most arrays within one another, the outermost counted. ggml itself reads
-/// no nested array at all.
+/// Maximum depth of nested arrays; an array without arrays in it has depth 1.
+/// ggml itself reads no nested arrays.
 pub const MAX_NESTING: u32 = 4;
 
-/// The alignment of tensor data when `general.alignment` is absent, in bytes.
+/// Alignment of tensor data in bytes if `general.alignment` is absent.
 pub const DEFAULT_ALIGNMENT: u32 = 32;
 
 /// The metadata key that sets the alignment of tensor data.

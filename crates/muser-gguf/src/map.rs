@@ -10,7 +10,7 @@ use memmap2::Mmap;
 pub(crate) struct Map(Mmap);
 
 impl Map {
-    /// Maps `file` as it is now. The map outlives the descriptor.
+    /// Maps the whole of `file`. The map stays valid when `file` is closed.
     pub(crate) fn new(file: &File) -> io::Result<Self> {
         // SAFETY: the mapping is private and read-only, so this process cannot
         // write through it, and `Mmap` unmaps it only when dropped, which the

@@ -1,4 +1,4 @@
-//! The metadata of a file: keys in file order, and typed questions.
+//! The metadata of a file: keys in file order, and typed getters.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ pub struct Entry {
     pub key: String,
     /// Its value.
     pub value: Value,
-    /// Where the key begins, in bytes from the start of the file.
+    /// Byte offset of the key in the file.
     pub offset: u64,
 }
 
@@ -29,43 +29,44 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Adds a key that is not there yet.
+    /// Adds a key that does not exist yet.
     pub(crate) fn insert(&mut self, key: String, value: Value, offset: u64) {
         self.index.insert(key.clone(), self.entries.len());
         self.entries.push(Entry { key, value, offset });
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no key.
+    /// Returns whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The keys with values and byte offsets, in file order.
+    /// Iterates over the keys with their values and byte offsets, in file
+    /// order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Entry> + '_ {
         self.entries.iter()
     }
 
-    /// A key's entry.
+    /// Returns the entry of a key.
     #[must_use]
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries.get(*self.index.get(key)?)
     }
 
-    /// A key's value.
+    /// Returns the value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         Some(&self.entry(key)?.value)
     }
 
-    /// The error for a key whose value, there and well-typed, the caller cannot
-    /// use: `found` says what it is.
+    /// Creates the error for a key whose value has the right type but cannot be
+    /// used by the caller; `found` describes the value.
     #[must_use]
     pub fn unexpected(&self, key: &str, expected: &'static str, found: String) -> Error {
         match self.entry(key) {
@@ -82,8 +83,8 @@ impl Metadata {
         }
     }
 
-    /// The value of `key` through `convert`, which gives what was found instead
-    /// if it does not fit.
+    /// Converts the value of `key`. If it does not fit, `convert` returns a
+    /// description of what was found instead.
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -106,7 +107,7 @@ impl Metadata {
     }
 }
 
-/// What a value is, for a message: the type, with the number where there is one.
+/// Describes a value for a message: its type, and its number if it is one.
 fn describe(value: &Value) -> String {
     match value {
         Value::String(_) => "string".to_owned(),
@@ -144,7 +145,8 @@ fn strings(value: &Value) -> Result<&Strings, String> {
     strings.ok_or_else(|| describe(value))
 }
 
-/// Every element through `convert`; the first that does not fit is named.
+/// Converts every element of an array; the error names the first one that does
+/// not fit.
 fn elements<T>(
     value: &Value,
     convert: impl Fn(&Value) -> Result<T, String>,
@@ -155,7 +157,7 @@ fn elements<T>(
     array(value)?.iter().enumerate().map(element).collect()
 }
 
-/// A getter and its `opt_` form.
+/// Defines a typed getter and its `opt_` form.
 macro_rules! getters {
     ($($name:ident, $opt:ident, $ty:ty, $expected:literal, $convert:expr;)*) => {
         impl Metadata {$(

@@ -1,7 +1,7 @@
 //! The parser: safe code over `&[u8]`.
 //!
-//! A [`Cursor`] reads fields; what it finds wrong is a [`Flaw`], to which the
-//! functions here that know it add the key or tensor.
+//! A [`Cursor`] reads fields and reports a [`Flaw`]; the functions here add the
+//! key or tensor that it belongs to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,12 +16,14 @@ use crate::{
     ValueType,
 };
 
-/// The least bytes of a key with its value: length, one byte, type, one byte.
+/// Smallest size in bytes of a key with its value: length, one byte of name,
+/// type, one byte of value.
 const MIN_KEY_BYTES: u64 = 8 + 1 + 4 + 1;
-/// The least bytes of a tensor: name length, one byte, count, dimension, type, offset.
+/// Smallest size in bytes of a tensor's entry: name length, one byte of name,
+/// number of dimensions, one dimension, type, offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// Everything a file's header says, checked.
+/// The checked contents of a header.
 pub(crate) struct Parsed {
     pub(crate) version: u32,
     pub(crate) alignment: u32,
@@ -58,12 +60,13 @@ struct Header {
     n_keys: u64,
 }
 
-/// The tensors so far. Offsets are relative to the data until `place_data`.
+/// The tensors read so far. `place_data` turns their offsets, relative to the
+/// data section, into offsets in the file.
 #[derive(Default)]
 struct Directory {
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
-    /// The byte each tensor's offset field lies at, for messages.
+    /// Byte offset of each tensor's offset field, for messages.
     offset_fields: Vec<u64>,
 }
 
@@ -99,7 +102,7 @@ impl Cursor<'_> {
         };
         let most_keys = self.left() / MIN_KEY_BYTES;
         count(keys_at, "keys", most_keys, MAX_KEYS, n_keys)?;
-        // No overflow: the keys fit what is left.
+        // No overflow: the keys fit the bytes that are left.
         let most_tensors = (self.left() - n_keys * MIN_KEY_BYTES) / MIN_TENSOR_BYTES;
         count(tensors_at, "tensors", most_tensors, MAX_TENSORS, n_tensors)?;
         Ok(Header {
@@ -110,7 +113,7 @@ impl Cursor<'_> {
     }
 
     fn metadata(&mut self, n_keys: u64) -> Result<Metadata, Error> {
-        // Grows as it is read: a count that fits the file may still be a lie.
+        // Grows key by key: a count that could fit the file may still be false.
         let mut metadata = Metadata::default();
         for index in 0..n_keys {
             let offset = self.offset();
@@ -167,15 +170,16 @@ impl Cursor<'_> {
         }
     }
 
-    /// Counts arrays before they are read: each costs several times its bytes.
+    /// Counts arrays against their limit before they are read: each takes
+    /// several times its bytes in memory.
     fn announce_arrays(&mut self, n: u64) -> Result<(), Flaw> {
-        // No overflow: at most one for each 12 bytes of the file.
+        // No overflow: at most one array for each 12 bytes of the file.
         self.arrays += n;
         check_limit("arrays", MAX_ARRAYS, self.arrays).map_err(|fault| self.flaw(fault))
     }
 
-    /// An array, the `depth`th of those within one another: recursion is as
-    /// deep as `MAX_NESTING`.
+    /// Reads an array at this depth of nesting. `MAX_NESTING` bounds the
+    /// recursion.
     fn array(&mut self, depth: u32) -> Result<Array, Flaw> {
         if depth > MAX_NESTING {
             return Err(self.flaw(Fault::Nesting));
@@ -190,7 +194,7 @@ impl Cursor<'_> {
                 fault: Fault::ArrayLength { elem, most, found },
             });
         }
-        // No overflow: at most what is left.
+        // No overflow: at most the bytes that are left.
         let range = self.ahead(found * elem.min_bytes(), "array")?;
         match elem {
             ValueType::String => Ok(Array::of_strings(self.strings(found)?)),
@@ -210,11 +214,12 @@ impl Cursor<'_> {
         }
     }
 
-    /// `n` strings; `n` length fields are known to fit the header.
+    /// Reads `n` strings; the caller has checked that `n` length fields fit the
+    /// header.
     ///
-    /// The text of all is validated at once, which is several times faster than
-    /// a call for each token of three bytes; the ends must then be character
-    /// boundaries, for two halves of a character would pass together.
+    /// Validates the text of all strings at once, which is several times faster
+    /// than a call for each token of three bytes. The ends must then be
+    /// character boundaries: two halves of a character would pass together.
     fn strings(&mut self, n: u64) -> Result<Strings, Flaw> {
         let start = self.pos;
         let mut text = Vec::new();
@@ -230,7 +235,7 @@ impl Cursor<'_> {
         strings.ok_or_else(|| self.invalid_string(start, n))
     }
 
-    /// Where the invalid one of the `n` strings from `start` on lies.
+    /// Finds the invalid one of the `n` strings from `start` on.
     fn invalid_string(&mut self, start: usize, n: u64) -> Flaw {
         self.pos = start;
         for _ in 0..n {
@@ -241,7 +246,7 @@ impl Cursor<'_> {
                 return flaw;
             }
         }
-        // Only if the file changed in between.
+        // Reached only if another process changed the file in between.
         self.flaw(Fault::Utf8 { part: "string" })
     }
 
@@ -316,7 +321,7 @@ struct Shape {
     byte_len: u64,
 }
 
-/// Checks a number of things against a limit of ours.
+/// Checks a count against one of this crate's limits.
 pub(crate) fn check_limit(what: &'static str, most: u64, found: u64) -> Result<(), Fault> {
     if found > most {
         return Err(Fault::Limit { what, most, found });
@@ -324,7 +329,7 @@ pub(crate) fn check_limit(what: &'static str, most: u64, found: u64) -> Result<(
     Ok(())
 }
 
-/// Checks a key's length, before the key is read.
+/// Checks the length of a key before the key is read.
 pub(crate) fn check_key_length(len: u64) -> Result<(), Fault> {
     if len == 0 || len > MAX_KEY_BYTES {
         return Err(Fault::KeyLength { found: len });
@@ -345,8 +350,9 @@ fn check_bools(ty: ValueType, bytes: &[u8], start: u64) -> Result<(), Flaw> {
     }
 }
 
-/// The alignment a value of `general.alignment` gives. Other integer types are
-/// refused as ggml does: two readers must not disagree on where data lies.
+/// Returns the alignment from a value of `general.alignment`. Refuses integer
+/// types other than u32, as ggml does: two readers must not disagree on where
+/// data lies.
 pub(crate) fn check_alignment(value: &Value) -> Result<u32, Fault> {
     match *value {
         Value::U32(found) if found.is_power_of_two() && found >= 8 => Ok(found),
@@ -369,9 +375,10 @@ fn alignment(metadata: &Metadata) -> Result<u32, Error> {
     }
 }
 
-/// Makes the offsets absolute, each tensor aligned, inside the file and apart
-/// from the others. Returns where the data begins: without tensors, where the
-/// header ends.
+/// Converts the offsets of all tensors to offsets in the file, and checks that
+/// each tensor is aligned, inside the file and disjoint from the others.
+/// Returns the offset of the data section: without tensors, the end of the
+/// header.
 fn place_data(cursor: &Cursor<'_>, alignment: u32, all: &mut Directory) -> Result<u64, Error> {
     let (end, file_len) = (cursor.offset(), cursor.file_len());
     if all.tensors.is_empty() {

@@ -1,4 +1,4 @@
-//! A tensor of the directory, and what its shape may be.
+//! A tensor of the directory, and the checks of its shape.
 
 use crate::{Fault, GgmlType, MAX_DIMS, MAX_TENSOR_NAME_BYTES};
 
@@ -13,29 +13,29 @@ pub struct TensorInfo {
     pub dims: Vec<u64>,
     /// How the elements are stored.
     pub ty: GgmlType,
-    /// Where the data begins, in bytes from the start of the file.
+    /// Byte offset of the data in the file.
     pub offset: u64,
-    /// Bytes of data, padding not counted.
+    /// Size of the data in bytes, without padding.
     pub byte_len: u64,
     /// The product of the dimensions.
     pub n_elements: u64,
 }
 
 impl TensorInfo {
-    /// The row length in elements, `dims[0]`.
+    /// Returns the row length in elements, `dims[0]`.
     #[must_use]
     pub fn row_elements(&self) -> u64 {
         self.dims.first().copied().unwrap_or(1)
     }
 
-    /// Rows of all the further dimensions together.
+    /// Returns the number of rows: the product of all dimensions but the first.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.n_elements / self.row_elements().max(1)
     }
 }
 
-/// Checks a name's length, before the name is read.
+/// Checks the length of a name before the name is read.
 pub(crate) fn check_name_length(len: u64) -> Result<(), Fault> {
     if len == 0 || len > MAX_TENSOR_NAME_BYTES {
         return Err(Fault::TensorNameLength { found: len });
@@ -43,7 +43,7 @@ pub(crate) fn check_name_length(len: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks the number of dimensions, before they are read.
+/// Checks the number of dimensions before they are read.
 pub(crate) fn check_dim_count(n: u64) -> Result<(), Fault> {
     if n == 0 || n > u64::from(MAX_DIMS) {
         return Err(Fault::DimCount { found: n });
@@ -51,7 +51,7 @@ pub(crate) fn check_dim_count(n: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The type of a number in a file.
+/// Returns the type with this number in a file.
 pub(crate) fn check_type(id: u32) -> Result<GgmlType, Fault> {
     GgmlType::from_id(id).ok_or_else(|| match GgmlType::removed_name(id) {
         Some(name) => Fault::RemovedType { found: id, name },
@@ -59,8 +59,8 @@ pub(crate) fn check_type(id: u32) -> Result<GgmlType, Fault> {
     })
 }
 
-/// The number of elements: each dimension at least 1, the product within
-/// `i64::MAX` as in ggml.
+/// Returns the number of elements. Each dimension must be at least 1, and the
+/// product at most `i64::MAX`, as in ggml.
 pub(crate) fn check_dims(dims: &[u64]) -> Result<u64, Fault> {
     if let Some(dim) = (0..).zip(dims).find_map(|(i, &d)| (d == 0).then_some(i)) {
         return Err(Fault::DimZero { dim });
@@ -73,7 +73,8 @@ pub(crate) fn check_dims(dims: &[u64]) -> Result<u64, Fault> {
         })
 }
 
-/// Bytes of `n_elements` in rows of `dims[0]`, alone and padded to `alignment`.
+/// Returns the size in bytes of `n_elements` in rows of `dims[0]`, without and
+/// with padding to `alignment`.
 pub(crate) fn check_bytes(
     dims: &[u64],
     n_elements: u64,
@@ -84,7 +85,7 @@ pub(crate) fn check_bytes(
     if !row.is_multiple_of(ty.block_elements()) {
         return Err(Fault::RowLength { ty, found: row });
     }
-    // Rows are whole blocks, so the tensor is: the whole may be sized at once.
+    // A row is whole blocks, so the size of all rows can be computed at once.
     let bytes = ty.row_bytes(n_elements);
     bytes
         .and_then(|bytes| Some((bytes, bytes.checked_next_multiple_of(alignment.into())?)))

@@ -1,10 +1,11 @@
-//! Metadata values: the 13 types of the format, and what becomes one.
+//! Metadata values: the 13 types of the format, and conversions to them.
 
 use std::fmt;
 
 use crate::{Array, Strings, TensorData};
 
-/// The type of a [`Value`] or of an array's elements, by its number in a file.
+/// The type of a [`Value`] or of the elements of an array; the discriminant is
+/// its number in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are Rust's")]
 #[repr(u32)]
@@ -41,26 +42,26 @@ impl ValueType {
         (Self::F64, "f64", 8),
     ];
 
-    /// The type with this number in a file.
+    /// Returns the type with this number in a file.
     #[must_use]
     pub fn from_id(id: u32) -> Option<Self> {
         Some(Self::ALL.get(usize::try_from(id).ok()?)?.0)
     }
 
-    /// The number in a file.
+    /// Returns the number of the type in a file.
     #[must_use]
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// Rust's name of the type, or `string` or `array`.
+    /// Returns Rust's name of the type, or `string` or `array`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// The bytes of a value: all of them for numbers and bools, the least for
-    /// strings (their length) and arrays (element type and length).
+    /// Returns the size in bytes of a number or bool, and the smallest size of
+    /// a string (its length field) or array (element type and length).
     pub(crate) const fn min_bytes(self) -> u64 {
         Self::ALL[self as usize].2
     }
@@ -93,7 +94,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value's type.
+    /// Returns the type of the value.
     #[must_use]
     pub fn ty(&self) -> ValueType {
         match self {
@@ -113,7 +114,8 @@ impl Value {
         }
     }
 
-    /// The value of any integer type.
+    /// Returns the number of a value of any integer type; `None` for other
+    /// types.
     #[must_use]
     pub fn as_integer(&self) -> Option<i128> {
         Some(match *self {
@@ -129,7 +131,8 @@ impl Value {
         })
     }
 
-    /// The value as `f32`: of that type, or an `f64` that is one exactly.
+    /// Returns the number of an `f32`, or of an `f64` that converts to `f32`
+    /// exactly; `None` for other values.
     #[must_use]
     pub fn as_f32(&self) -> Option<f32> {
         match *self {
@@ -139,7 +142,7 @@ impl Value {
         }
     }
 
-    /// The text of a string.
+    /// Returns the text of a string; `None` for other types.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -148,7 +151,7 @@ impl Value {
         }
     }
 
-    /// The array.
+    /// Returns the array; `None` for other types.
     #[must_use]
     pub fn as_array(&self) -> Option<&Array> {
         match self {
@@ -177,8 +180,8 @@ impl PartialEq for Value {
 
 impl Eq for Value {}
 
-/// A scalar as its text, a string as it is, an array as its type, length and
-/// first elements.
+/// Displays a number or bool as text, a string as it is, an array as its type,
+/// length and first elements.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -192,8 +195,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// A number or bool from its bytes; `None` for other types and lengths. A bool
-/// byte other than 0 can only be 1 unless the file changed since it was checked.
+/// Decodes a number or bool; `None` for other types and lengths. Any byte but 0
+/// is true: the parser has refused bytes other than 0 and 1.
 pub(crate) fn plain_value(ty: ValueType, bytes: &[u8]) -> Option<Value> {
     Some(match ty {
         ValueType::U8 => Value::U8(u8::from_le_bytes(bytes.try_into().ok()?)),
@@ -211,7 +214,7 @@ pub(crate) fn plain_value(ty: ValueType, bytes: &[u8]) -> Option<Value> {
     })
 }
 
-/// `From` for a number type and a vector of it.
+/// Implements `From` for a number type, and for slices and vectors of it.
 macro_rules! from_numbers {
     ($($ty:ty => $variant:ident),*) => {$(
         impl From<$ty> for Value {

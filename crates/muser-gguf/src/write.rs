@@ -1,4 +1,4 @@
-//! Writing a file: header first, then tensor data as it comes.
+//! Writes a file: the header first, then tensor data as the caller supplies it.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -10,21 +10,21 @@ use crate::{
     MAX_KEYS, MAX_NESTING, MAX_TENSORS, Place, Value,
 };
 
-/// A GGUF v3 file in the making: declare metadata and tensors, then
+/// Builds a GGUF file of version 3: declare metadata and tensors, then call
 /// [`start`](Self::start) and stream the data.
 ///
-/// Whatever the reader would refuse is refused here, with the same fault.
+/// Refuses whatever the reader would refuse, with the same fault.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     keys: Vec<(String, Value)>,
     key_names: HashSet<String>,
-    /// Arrays in all the values.
+    /// Number of arrays in all values.
     arrays: u64,
     tensors: Vec<Declared>,
     tensor_names: HashSet<String>,
 }
 
-/// A tensor to come.
+/// A declared tensor.
 #[derive(Clone, Debug)]
 struct Declared {
     name: String,
@@ -33,27 +33,27 @@ struct Declared {
     n_elements: u64,
 }
 
-/// Where one tensor's data goes.
+/// The place of one tensor's data in the file.
 #[derive(Debug)]
 struct Slot {
     name: String,
     len: u64,
-    /// Zero bytes after the data.
+    /// Number of zero bytes after the data.
     padding: u64,
 }
 
 impl Writer {
-    /// A file without keys and tensors.
+    /// Creates a file without keys and tensors.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a key. The value of `general.alignment` applies to the whole file,
-    /// wherever it comes.
+    /// in whatever order the keys are added.
     ///
     /// # Errors
-    /// The reader would refuse the key or the value.
+    /// The reader would refuse the key or its value.
     pub fn metadata(
         &mut self,
         key: impl Into<String>,
@@ -89,7 +89,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Declares a tensor: `dims` in GGUF order, `dims[0]` the row length.
+    /// Declares a tensor. `dims` are in GGUF order: `dims[0]` is the row
+    /// length.
     ///
     /// # Errors
     /// The reader would refuse the name or the shape.
@@ -130,11 +131,11 @@ impl Writer {
         Ok(n_elements)
     }
 
-    /// Writes the header to `out` (a few small writes; wrap a file in a
-    /// `BufWriter` if tensors are small too) and gives the sink for the data.
+    /// Writes the header to `out` and returns the writer of the tensor data.
+    /// Makes few writes; wrap a file in a `BufWriter` if its tensors are small.
     ///
     /// # Errors
-    /// Header or data would be larger than a reader takes, or `out` fails.
+    /// Header or data would be larger than the reader's limits, or `out` fails.
     pub fn start<W: Write>(self, mut out: W) -> Result<DataWriter<W>, Error> {
         let alignment = self
             .keys
@@ -172,7 +173,8 @@ impl Writer {
     }
 }
 
-/// The directory, with offsets one after another as ggml wants them.
+/// Writes the tensor directory. Tensors follow one another in the order
+/// declared, as ggml requires.
 fn put_directory(
     header: &mut Vec<u8>,
     tensors: &[Declared],
@@ -189,7 +191,8 @@ fn put_directory(
         put_u64(header, offset);
         let placed =
             check_bytes(dims, tensor.n_elements, *ty, alignment).and_then(|(len, padded)| {
-                // The header is added to the data's length: room for it, too.
+                // Leaves room for the header's length, which a reader adds to
+                // the offset.
                 let next = offset.checked_add(padded);
                 let next = next.filter(|&next| next <= i64::MAX as u64);
                 let (ty, dims) = (*ty, dims.clone());
@@ -209,16 +212,16 @@ fn put_directory(
     Ok(slots)
 }
 
-/// The sink for the data of the declared tensors, in the order declared.
+/// Writes the data of the declared tensors, in the order declared.
 ///
-/// Nothing is kept: a chunk goes to the output as it comes.
+/// Buffers nothing: each chunk goes to the output at once.
 #[derive(Debug)]
 #[must_use = "a file is complete only after finish"]
 pub struct DataWriter<W> {
     out: W,
     slots: std::vec::IntoIter<Slot>,
     current: Option<Slot>,
-    /// Bytes of the current tensor already written.
+    /// Number of bytes of the current tensor written so far.
     written: u64,
 }
 
@@ -231,7 +234,7 @@ impl<W: Write> DataWriter<W> {
     /// Writes the whole data of the next tensor.
     ///
     /// # Errors
-    /// It is another tensor's turn, `data` is not as long as declared (then
+    /// Another tensor comes next, `data` is not as long as declared (then
     /// nothing is written), or the output fails.
     pub fn tensor(&mut self, name: &str, data: &[u8]) -> Result<(), Error> {
         let (expected, found) = (
@@ -252,7 +255,7 @@ impl<W: Write> DataWriter<W> {
     /// declared length is reached.
     ///
     /// # Errors
-    /// It is another tensor's turn, the data exceeds what was declared (then
+    /// Another tensor comes next, the data exceeds the declared length (then
     /// nothing is written), or the output fails.
     pub fn chunk(&mut self, name: &str, data: &[u8]) -> Result<(), Error> {
         let expected = self.turn(name)?;
@@ -276,10 +279,11 @@ impl<W: Write> DataWriter<W> {
         Ok(())
     }
 
-    /// Flushes and gives the output back.
+    /// Flushes the output and returns it.
     ///
     /// # Errors
-    /// A declared tensor has not had all its data, or the output fails.
+    /// The data of a declared tensor is missing or incomplete, or the output
+    /// fails.
     pub fn finish(mut self) -> Result<W, Error> {
         if let Some(slot) = self.current {
             return Err(match self.written {
@@ -298,7 +302,7 @@ impl<W: Write> DataWriter<W> {
         Ok(self.out)
     }
 
-    /// The declared length of `name`, if it is its turn.
+    /// Returns the declared length of `name` if that tensor comes next.
     fn turn(&self, name: &str) -> Result<u64, Error> {
         match &self.current {
             Some(slot) if slot.name == name => Ok(slot.len),
@@ -310,7 +314,8 @@ impl<W: Write> DataWriter<W> {
     }
 }
 
-/// In pieces: an alignment may be as large as 2 GiB.
+/// Writes `n` zeros in pieces: an alignment, and so the padding, may be as
+/// large as 2 GiB.
 fn write_zeros(out: &mut impl Write, mut n: u64) -> Result<(), Error> {
     const ZEROS: [u8; 4096] = [0; 4096];
     while n > 0 {

@@ -1,7 +1,9 @@
-//! The one call through which weights are taken: name, shape and format are
-//! checked against the configuration before a backend sees a byte.
+//! The one way in which weights are taken: name, shape and format are checked
+//! against the spec's list before a backend sees a byte.
 
-use crate::{ARCH, Config, ModelError, Role};
+use crate::tensors::{Role, TensorSpec};
+use crate::transformer::NormWeights;
+use crate::{ModelError, Spec};
 use muser_gguf::{GgmlType, Gguf, TensorInfo};
 use muser_ops::{Backend, Weight};
 use muser_quant::DType;
@@ -18,7 +20,7 @@ pub struct Tensor {
     pub layer: Option<usize>,
     /// The format of its values.
     pub dtype: DType,
-    /// Rows (outputs); 1 for a norm.
+    /// Rows (outputs), those of all experts together; 1 for a vector.
     pub rows: usize,
     /// Columns (inputs), the row length.
     pub cols: usize,
@@ -26,71 +28,44 @@ pub struct Tensor {
     pub bytes: u64,
 }
 
-impl Tensor {
-    /// Bytes of it that one token reads: one row of the embedding, all of
-    /// anything else.
-    pub fn bytes_per_token(&self) -> u64 {
-        match self.role {
-            Role::Embedding => self.bytes / self.rows as u64,
-            _ => self.bytes,
-        }
-    }
-}
-
 /// The format in which the backends know a file's type; `None` if they do not.
 pub(crate) fn dtype(ty: GgmlType) -> Option<DType> {
-    Some(match ty {
-        GgmlType::F32 => DType::F32,
-        GgmlType::F16 => DType::F16,
-        GgmlType::BF16 => DType::BF16,
-        GgmlType::Q4_K => DType::Q4K,
-        GgmlType::Q5_K => DType::Q5K,
-        GgmlType::Q6_K => DType::Q6K,
-        _ => return None,
-    })
+    DType::from_ggml_type(ty.id())
 }
 
-/// Takes tensors and remembers which.
+/// Binds the tensors of a file, which agree with its spec.
 pub(crate) struct Binder<'a, B> {
-    gguf: &'a Gguf,
-    config: &'a Config,
-    backend: &'a B,
-    taken: Vec<Tensor>,
+    pub(crate) gguf: &'a Gguf,
+    pub(crate) spec: &'a Spec,
+    pub(crate) tensors: &'a Index,
+    pub(crate) backend: &'a B,
 }
 
-impl<'a, B: Backend> Binder<'a, B> {
-    pub(crate) fn new(gguf: &'a Gguf, config: &'a Config, backend: &'a B) -> Self {
-        Self {
-            gguf,
-            config,
-            backend,
-            taken: Vec::new(),
-        }
+impl<B: Backend> Binder<'_, B> {
+    /// The matrices of these roles, which read one input, bound as a set.
+    /// `layer` is `None` for the model's own.
+    pub(crate) fn set(&self, roles: &[Role], layer: Option<usize>) -> Result<B::Set, ModelError> {
+        let matrix = |&role: &Role| Ok(self.weight(role, layer)?.0.into());
+        let matrices = roles.iter().map(matrix);
+        let matrices = matrices.collect::<Result<Vec<_>, ModelError>>()?;
+        Ok(self.backend.bind_set(matrices)?)
     }
 
-    /// The matrix of this role, bound. `layer` is `None` for the model's own.
-    pub(crate) fn matrix(
-        &mut self,
-        role: Role,
-        layer: Option<usize>,
-    ) -> Result<B::Weight, ModelError> {
-        let weight = self.take(role, layer)?;
-        Ok(self.backend.bind(weight)?)
+    /// The embedding table, bound.
+    pub(crate) fn table(&self) -> Result<B::Table, ModelError> {
+        let weight = self.weight(Role::Embedding, None)?.0;
+        Ok(self.backend.bind_table(weight)?)
     }
 
     /// The norm weights of this role, decoded and bound.
-    ///
-    /// The QK norms must be one constant. The release folds its query scale
-    /// into them and learns nothing there, so a vector that varies belongs to
-    /// another variant of the architecture, whose further differences nobody
-    /// has checked: it is refused rather than multiplied in.
     pub(crate) fn norm(
-        &mut self,
+        &self,
         role: Role,
         layer: Option<usize>,
-    ) -> Result<B::Vector, ModelError> {
-        let weight = self.take(role, layer)?;
-        let name = || weight.name().to_owned();
+        eps: f32,
+    ) -> Result<NormWeights<B>, ModelError> {
+        let (weight, tensor) = self.weight(role, layer)?;
+        let name = || tensor.name.clone();
         let mut values = vec![0.0; weight.cols()];
         let decoded = weight.dtype().decode_row(weight.bytes(), &mut values);
         decoded.map_err(|source| ModelError::Rows {
@@ -104,7 +79,7 @@ impl<'a, B: Backend> Binder<'a, B> {
                 found: values[index],
             });
         }
-        if matches!(role, Role::QNorm | Role::KNorm)
+        if self.is_constant(role, layer)
             && let Some(index) = values.iter().position(|v| *v != values[0])
         {
             return Err(ModelError::NotConstant {
@@ -114,45 +89,88 @@ impl<'a, B: Backend> Binder<'a, B> {
                 found: values[index],
             });
         }
-        Ok(self.backend.bind_vector(values))
+        Ok(NormWeights {
+            weights: self.backend.bind_vector(values)?,
+            eps,
+        })
     }
 
-    fn take(&mut self, role: Role, layer: Option<usize>) -> Result<Weight, ModelError> {
-        let (tensor, info) = describe(self.gguf, self.config, role, layer)?;
-        let (data, name) = (self.gguf.tensor_data(info), &tensor.name);
-        let weight = Weight::new(name, data, tensor.dtype, tensor.rows, tensor.cols)?;
-        self.taken.push(tensor);
-        Ok(weight)
+    fn weight(&self, role: Role, layer: Option<usize>) -> Result<(Weight, &Tensor), ModelError> {
+        let Some(tensor) = self.tensors.get(role, layer) else {
+            // The pass asks for what the spec has not.
+            let name = role.tensor_name(layer.unwrap_or(0));
+            return Err(self.spec.not_computed("a pass without this tensor", name));
+        };
+        let data = self.gguf.tensor_data_of(&tensor.name)?;
+        let (name, dtype) = (&tensor.name, tensor.dtype);
+        let weight = Weight::new(name, data, dtype, tensor.rows, tensor.cols)?;
+        Ok((weight, tensor))
     }
 
-    /// The tensors taken, once nothing else is left in the file.
-    pub(crate) fn finish(self) -> Result<Vec<Tensor>, ModelError> {
-        check_strangers(self.gguf, self.config, &self.taken)?;
-        Ok(self.taken)
+    /// Whether the weights of this role must be one constant.
+    fn is_constant(&self, role: Role, layer: Option<usize>) -> bool {
+        let layer = layer.and_then(|i| self.spec.layers.get(i));
+        let norm = layer.and_then(|l| l.attn.qk_norm);
+        matches!(role, Role::QNorm | Role::KNorm) && norm.is_some_and(|n| n.constant)
     }
 }
 
-/// Every tensor of the model from the file's directory alone, checked as for
-/// binding; the model's own first, then layer by layer.
-pub(crate) fn tensors(gguf: &Gguf, config: &Config) -> Result<Vec<Tensor>, ModelError> {
-    let own = Role::MODEL.map(|role| (role, None));
-    let layers = (0..config.layers).flat_map(|i| Role::LAYER.map(|role| (role, Some(i))));
-    let tensor = |(role, layer)| Ok(describe(gguf, config, role, layer)?.0);
-    let all = own.into_iter().chain(layers).map(tensor);
-    let all = all.collect::<Result<Vec<_>, ModelError>>()?;
-    check_strangers(gguf, config, &all)?;
-    Ok(all)
+/// A model's tensors, the model's own first, then layer by layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Index {
+    tensors: Vec<Tensor>,
+    /// Where each layer begins, and the end.
+    starts: Vec<usize>,
 }
 
-/// What the directory says of a tensor, once it agrees with the configuration.
-fn describe<'a>(
-    gguf: &'a Gguf,
-    config: &Config,
-    role: Role,
-    layer: Option<usize>,
-) -> Result<(Tensor, &'a TensorInfo), ModelError> {
-    let name = role.tensor_name(layer.unwrap_or(0));
-    let dims = role.dims(config);
+impl Index {
+    /// Every tensor of the spec, from the file's directory alone.
+    ///
+    /// # Errors
+    /// One that is missing, of another shape, or of a format that does not
+    /// serve; one in the file that is not among them.
+    pub(crate) fn new(gguf: &Gguf, spec: &Spec) -> Result<Self, ModelError> {
+        let (mut tensors, mut starts) = (Vec::new(), Vec::new());
+        for tensor in spec.tensors() {
+            if tensor.layer.is_some_and(|layer| layer == starts.len()) {
+                starts.push(tensors.len());
+            }
+            tensors.push(describe(gguf, tensor)?);
+        }
+        starts.push(tensors.len());
+        check_strangers(gguf, spec, &tensors)?;
+        Ok(Self { tensors, starts })
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// Those of a layer, or the model's own; none if there is no such layer.
+    pub(crate) fn part(&self, layer: Option<usize>) -> &[Tensor] {
+        let start = |i: usize| self.starts.get(i).copied();
+        let range = match layer {
+            None => Some(0..self.starts[0]),
+            Some(i) => start(i).zip(start(i + 1)).map(|(from, to)| from..to),
+        };
+        range.map_or(&[], |range| &self.tensors[range])
+    }
+
+    /// The tensor of this role; `layer` is `None` for the model's own.
+    pub(crate) fn get(&self, role: Role, layer: Option<usize>) -> Option<&Tensor> {
+        self.part(layer).iter().find(|t| t.role == role)
+    }
+}
+
+/// What the directory says of a tensor, once it agrees with the spec.
+fn describe(gguf: &Gguf, tensor: TensorSpec) -> Result<Tensor, ModelError> {
+    let TensorSpec {
+        name,
+        role,
+        layer,
+        dims,
+    } = tensor;
     let expected: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
     let Some(info) = gguf.tensor(&name) else {
         return Err(ModelError::MissingTensor { name, expected });
@@ -165,11 +183,12 @@ fn describe<'a>(
             found,
         });
     }
-    let usable = dtype(info.ty).filter(|t| !(role.is_norm() && t.is_k_quant()));
+    let whole = !role.usage().may_be_quantised();
+    let usable = dtype(info.ty).filter(|t| !(whole && t.is_quantized()));
     let Some(dtype) = usable else {
-        let expected = match role.is_norm() {
-            true => "F32, F16 or BF16",
-            false => "Q4_K, Q5_K, Q6_K, F16, BF16 or F32",
+        let expected = match whole {
+            true => "F16, BF16 or F32",
+            false => DType::NAMES,
         };
         let found = info.ty;
         return Err(ModelError::TensorType {
@@ -178,28 +197,27 @@ fn describe<'a>(
             found,
         });
     };
-    let tensor = Tensor {
+    Ok(Tensor {
         name,
         role,
         layer,
         dtype,
-        rows: dims.get(1).copied().unwrap_or(1),
+        rows: dims.iter().skip(1).product(),
         cols: dims[0],
         bytes: info.byte_len,
-    };
-    Ok((tensor, info))
+    })
 }
 
 /// Refuses a tensor of the file that is not among these.
-fn check_strangers(gguf: &Gguf, config: &Config, taken: &[Tensor]) -> Result<(), ModelError> {
+fn check_strangers(gguf: &Gguf, spec: &Spec, taken: &[Tensor]) -> Result<(), ModelError> {
     let taken: HashSet<&str> = taken.iter().map(|t| t.name.as_str()).collect();
     let stranger = |t: &&TensorInfo| !taken.contains(t.name.as_str());
     match gguf.tensors().iter().find(stranger) {
         None => Ok(()),
         Some(info) => Err(ModelError::UnknownTensor {
             name: info.name.clone(),
-            arch: ARCH,
-            layers: config.layers,
+            arch: spec.arch,
+            layers: spec.layers.len(),
         }),
     }
 }

@@ -1,20 +1,24 @@
 //! What a token costs: bytes of weights and of KV, floating-point operations,
 //! and the speed at which a given bandwidth delivers them.
 //!
-//! A [`Budget`] is read from a file's header alone. It counts compulsory
-//! traffic: each byte of a weight once a pass, each stored position that a
-//! pass sees once a layer, whatever caches and kernels make of it. Activations
-//! are left out: they stay in the caches.
+//! A [`Budget`] is [`Transformer::forward`] over a backend that computes nothing:
+//! nobody has to tell it what a model does. It reads a file's header and norms
+//! alone. What it counts is compulsory traffic: each byte of a weight once a
+//! pass, each stored position that a pass sees once a layer, whatever caches and
+//! kernels make of it. Activations are left out: they stay in the caches.
 //!
 //! Operations are those of matrices and of attention (a multiplication and an
 //! addition each); norms, rotations and the like are below a thousandth of
 //! them.
 
-use crate::forward::head_slices;
-use crate::{Config, ModelError, Role, Tensor, Transformer, Want, bind, cache};
+use crate::bind::{Index, Tensor};
+use crate::{ModelError, Role, Spec, Transformer, Want, cache};
 use muser_gguf::Gguf;
-use muser_ops::{Backend, Lane};
+use muser_ops::null::Null;
+use muser_ops::profile::{Event, Op, Profiled};
+use muser_ops::{Backend, Lane, Stage};
 use muser_quant::DType;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Groups of tensors that are read together, or for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +37,7 @@ pub enum Class {
     FfnDown,
     /// The projection to logits.
     Head,
-    /// Every vector of norm weights.
+    /// Every vector, of which all but norm weights are refused so far.
     Norms,
 }
 
@@ -60,13 +64,33 @@ impl Class {
             Role::FfnUp => Self::FfnUp,
             Role::FfnDown => Self::FfnDown,
             Role::Head => Self::Head,
+            Role::Qkv => Self::AttentionSet,
+            Role::Router | Role::ExpertGate | Role::SharedGate => Self::FfnGate,
+            Role::ExpertUp | Role::SharedUp => Self::FfnUp,
+            Role::ExpertDown | Role::SharedDown => Self::FfnDown,
             Role::OutputNorm
+            | Role::HeadBias
+            | Role::RopeFactors
+            | Role::RopeLong
+            | Role::RopeShort
             | Role::AttnNorm
             | Role::PostAttnNorm
+            | Role::QBias
+            | Role::KBias
+            | Role::VBias
+            | Role::AttnOutputBias
             | Role::QNorm
             | Role::KNorm
+            | Role::Sinks
             | Role::FfnNorm
-            | Role::PostFfnNorm => Self::Norms,
+            | Role::PostFfnNorm
+            | Role::FfnGateBias
+            | Role::FfnUpBias
+            | Role::FfnDownBias
+            | Role::RouterBias
+            | Role::ExpertGateBias
+            | Role::ExpertUpBias
+            | Role::ExpertDownBias => Self::Norms,
         }
     }
 
@@ -100,19 +124,20 @@ pub struct Part {
 }
 
 impl Part {
-    fn of<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Self {
-        tensors.fold(Self::default(), |sum, t| Self {
-            weights: sum.weights.saturating_add(weights_per_token(t)),
-            bytes: sum.bytes.saturating_add(t.bytes_per_token()),
+    fn of<'a>(reads: impl Iterator<Item = &'a Read>) -> Self {
+        reads.fold(Self::default(), |sum, read| Self {
+            weights: sum.weights.saturating_add(read.part.weights),
+            bytes: sum.bytes.saturating_add(read.part.bytes),
         })
     }
 }
 
-fn weights_per_token(t: &Tensor) -> u64 {
-    match t.role {
-        Role::Embedding => t.cols as u64,
-        _ => count(t),
-    }
+/// One reading of a tensor, or of a vector of norm weights.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    class: Class,
+    dtype: DType,
+    part: Part,
 }
 
 fn count(t: &Tensor) -> u64 {
@@ -149,110 +174,135 @@ impl Pass {
         bandwidth / self.bytes() as f64
     }
 
-    fn add(&mut self, other: Self) {
-        let add = |a: &mut u64, b| *a = a.saturating_add(b);
-        add(&mut self.weight_bytes, other.weight_bytes);
-        add(&mut self.kv_read, other.kv_read);
-        add(&mut self.kv_written, other.kv_written);
-        add(&mut self.flops, other.flops);
+    fn of(events: &[Event]) -> Self {
+        let sum = |f: fn(&Event) -> u64| events.iter().map(f).fold(0, u64::saturating_add);
+        Self {
+            weight_bytes: sum(|e| e.counts.weight_bytes),
+            kv_read: sum(|e| e.counts.kv_read),
+            kv_written: sum(|e| e.counts.kv_written),
+            flops: sum(|e| e.counts.flops),
+        }
     }
 }
 
-/// The tensors of a model as a cost.
+/// A model over a backend that computes nothing and records what it is asked.
+type Dry = Transformer<Profiled<Null>>;
+
+/// The tensors of a model as a cost: the forward pass itself, over a backend
+/// that computes nothing, counted.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    config: Config,
-    tensors: Vec<Tensor>,
-    /// What decides how calls are cut and which rows are left out.
-    lane: Lane,
+    /// One pass at a time: the record is the backend's.
+    dry: Arc<Mutex<Dry>>,
+    spec: Arc<Spec>,
+    tensors: Index,
+    /// What one token reads outside of layers.
+    own: Arc<[Read]>,
+    /// And of each layer.
+    layers: Arc<[Vec<Read>]>,
+    micro_batch: usize,
 }
 
 impl Budget {
-    /// Of a file in the strict lane, from its header: no weight is read.
+    /// Of a file in the strict lane, from its header and its norms: no matrix
+    /// is read.
     ///
     /// # Errors
-    /// What [`Transformer::load`] refuses in configuration and directory.
+    /// What [`Transformer::load`] refuses.
     pub fn of(gguf: &Gguf) -> Result<Self, ModelError> {
-        let config = Config::from_gguf(gguf)?;
-        let tensors = bind::tensors(gguf, &config)?;
-        let lane = Lane::Strict;
+        Self::in_lane(gguf, Lane::Strict)
+    }
+
+    /// Of a model that is loaded, in its lane.
+    ///
+    /// # Errors
+    /// As [`Budget::of`]: none that the model itself has not passed.
+    pub fn of_model<B: Backend>(model: &Transformer<B>) -> Result<Self, ModelError> {
+        Self::in_lane(model.gguf(), model.lane())
+    }
+
+    fn in_lane(gguf: &Gguf, lane: Lane) -> Result<Self, ModelError> {
+        let backend = Profiled::new(Arc::new(Null { lane }));
+        let dry = Dry::load(gguf, Arc::new(backend))?;
+        let events = record(&dry, 0, 1, Want::Last)?;
+        let mut own = Vec::new();
+        let mut layers = vec![Vec::new(); dry.config().layers.len()];
+        for event in &events {
+            let reads = reads(&dry, event);
+            match event.stage {
+                Some(Stage::Attention(i) | Stage::Ffn(i)) => layers[i].extend(reads),
+                Some(Stage::Embed | Stage::Head) | None => own.extend(reads),
+            }
+        }
         Ok(Self {
-            config,
-            tensors,
-            lane,
+            spec: Arc::clone(&dry.config),
+            tensors: dry.index().clone(),
+            own: own.into(),
+            layers: layers.into(),
+            micro_batch: dry.sizes.micro_batch,
+            dry: Arc::new(Mutex::new(dry)),
         })
     }
 
-    /// Of a model that is loaded.
-    pub fn of_model<B: Backend>(model: &Transformer<B>) -> Self {
-        Self {
-            config: model.config().clone(),
-            tensors: model.tensors().to_vec(),
-            lane: model.lane(),
-        }
-    }
-
-    /// The configuration.
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// What the model computes.
+    pub fn config(&self) -> &Spec {
+        &self.spec
     }
 
     /// Every tensor, the model's own first, then layer by layer.
     pub fn tensors(&self) -> &[Tensor] {
-        &self.tensors
+        self.tensors.all()
     }
 
     /// Parameters, norms and the whole embedding included.
     pub fn parameters(&self) -> u64 {
-        self.tensors.iter().map(count).sum()
+        self.tensors().iter().map(count).sum()
     }
 
     /// Weights that meet one token in a projection, the head included.
     pub fn matmul_weights(&self) -> u64 {
-        let matrices = |t: &&Tensor| !t.role.is_norm() && t.role != Role::Embedding;
-        self.tensors.iter().filter(matrices).map(count).sum()
+        let met = |c: &Class| !matches!(c, Class::EmbeddingRow | Class::Norms);
+        let classes = Class::ALL.into_iter().filter(met);
+        classes.map(|c| self.class(c, None).weights).sum()
     }
 
     /// All that one token reads of the weights.
     pub fn token(&self) -> Part {
-        Part::of(self.tensors.iter())
+        Part::of(self.reads(None))
     }
 
     /// What one token reads of a class; of one layer if `layer` is given.
     pub fn class(&self, class: Class, layer: Option<usize>) -> Part {
-        let of_it = |t: &&Tensor| Class::of(t.role) == class;
-        Part::of(self.part(layer).iter().filter(of_it))
+        Part::of(self.reads(layer).filter(|r| r.class == class))
     }
 
     /// What one token reads of all tensors of a layer.
     pub fn layer(&self, layer: usize) -> Part {
-        Part::of(self.part(Some(layer)).iter())
+        Part::of(self.reads(Some(layer)))
     }
 
-    /// The tensors of a layer, none if there is no such layer; without a layer
-    /// all. By place and not by search: a file may have thousands of layers.
-    fn part(&self, layer: Option<usize>) -> &[Tensor] {
-        let Some(layer) = layer else {
-            return &self.tensors;
+    /// What one token reads of a layer, none if there is no such layer; without
+    /// a layer all.
+    fn reads(&self, layer: Option<usize>) -> impl Iterator<Item = &Read> {
+        let (own, layers) = match layer {
+            None => (&self.own[..], &self.layers[..]),
+            Some(i) => (&[][..], self.layers.get(i..=i).unwrap_or_default()),
         };
-        let own = self.tensors.get(Role::MODEL.len()..).unwrap_or_default();
-        let mut layers = own.chunks(Role::LAYER.len());
-        layers.nth(layer).unwrap_or_default()
+        own.iter().chain(layers.iter().flatten())
     }
 
     /// What one token reads in each format, of those that occur.
     pub fn by_dtype(&self) -> Vec<(DType, Part)> {
-        let part = |d| Part::of(self.tensors.iter().filter(|t| t.dtype == d));
+        let part = |d| Part::of(self.reads(None).filter(|r| r.dtype == d));
         let all = DType::ALL.into_iter().map(|dtype| (dtype, part(dtype)));
         all.filter(|(_, part)| part.weights > 0).collect()
     }
 
     /// The formats of a class, of one layer or of all, each once.
     pub fn dtypes(&self, class: Class, layer: Option<usize>) -> Vec<DType> {
-        let part = self.part(layer);
         let occurs = |dtype: &DType| {
-            let of_it = |t: &Tensor| t.dtype == *dtype && Class::of(t.role) == class;
-            part.iter().any(of_it)
+            let mut reads = self.reads(layer);
+            reads.any(|r| r.dtype == *dtype && r.class == class)
         };
         DType::ALL.into_iter().filter(occurs).collect()
     }
@@ -260,7 +310,7 @@ impl Budget {
     /// Bytes of a layer's class if all of it were in this format; `None` where
     /// its rows are no whole blocks.
     pub fn class_as(&self, class: Class, layer: usize, dtype: DType) -> Option<u64> {
-        let part = self.part(Some(layer)).iter();
+        let part = self.tensors.part(Some(layer)).iter();
         let mut of_it = part.filter(|t| Class::of(t.role) == class);
         of_it.try_fold(0u64, |sum, t| {
             let row = dtype.row_bytes(t.cols)? as u64;
@@ -268,104 +318,97 @@ impl Budget {
         })
     }
 
-    /// Bytes of K and V of one position in one layer, in f16.
+    /// Bytes of K and V of one position in all layers, in f16.
     pub fn position_bytes(&self) -> u64 {
-        // Heads and their size are below 2^14 each.
-        2 * size_of::<u16>() as u64 * self.config.kv_width() as u64
+        self.forward(0, 1, Want::Nothing).kv_written
     }
 
     /// Bytes of K and V that a token sees at a depth of `positions`, its own
     /// included: on a sliding layer no more than the window.
     pub fn kv_slot(&self, positions: usize) -> u64 {
-        (0..self.config.layers).fold(0, |sum: u64, i| {
-            let seen = self.config.layer_window(i).unwrap_or(usize::MAX);
-            let seen = seen.min(positions) as u64;
-            sum.saturating_add(seen.saturating_mul(self.position_bytes()))
-        })
+        match positions {
+            0 => 0,
+            _ => self.forward(positions - 1, 1, Want::Last).kv_read,
+        }
     }
 
     /// Bytes that this implementation's cache holds for `positions`: whole
     /// chunks, and rings with room for a micro-batch.
     pub fn kv_held(&self, positions: usize) -> u64 {
-        cache::kv_bytes(&self.config, positions, self.lane.micro_batch(), positions)
+        cache::kv_bytes(&self.spec, positions, self.micro_batch, positions)
     }
 
     /// What [`Transformer::forward`] does for `rows` tokens after `first`
     /// stored ones.
+    ///
+    /// # Panics
+    /// If `first + rows` overflows.
     pub fn forward(&self, first: usize, rows: usize, want: Want) -> Pass {
-        let mut sum = Pass::default();
-        let mut done = 0;
-        while done < rows {
-            let batch = self.lane.micro_batch().min(rows - done);
-            let keep = match want {
-                Want::All => batch,
-                Want::Last | Want::State if done + batch == rows => 1,
-                _ => 0,
-            };
-            sum.add(self.micro_batch(first.saturating_add(done), batch, keep));
-            done += batch;
-        }
-        sum
+        // Nothing under the lock leaves the model half changed.
+        let dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = record(&dry, first, rows, want);
+        // The first pass was taken when the budget was made, and none refuses
+        // what that one did not: zeros are finite and token 0 is there.
+        Pass::of(&events.expect("a pass that computes nothing has no reason to fail"))
     }
+}
 
-    /// One micro-batch, of whose rows the last `keep` give logits.
-    fn micro_batch(&self, first: usize, rows: usize, keep: usize) -> Pass {
-        let last = self.config.layers - 1;
-        let slices = head_slices(keep).count();
-        // In a lane where the width matters, attention's half of the last layer
-        // is computed for all rows or for none.
-        let attended = match self.lane.width_matters() && keep > 0 {
-            true => rows,
-            false => keep,
-        };
-        let mut pass = Pass::default();
-        for t in &self.tensors {
-            let kept = match t.layer {
-                Some(layer) if layer != last => rows,
-                Some(_) if t.role.is_attention_projection() => attended,
-                _ => keep,
-            };
-            // How many rows meet it, and how often it is read.
-            let (met, reads) = match t.role {
-                Role::Embedding => (0, rows),
-                Role::Head => (keep, slices),
-                Role::OutputNorm => (0, slices),
-                Role::K | Role::V => (rows, 1),
-                Role::AttnNorm | Role::KNorm => (0, 1),
-                role if role.is_norm() => (0, kept.min(1)),
-                _ => (kept, kept.min(1)),
-            };
-            pass.add(Pass {
-                weight_bytes: t.bytes_per_token().saturating_mul(reads as u64),
-                flops: count(t).saturating_mul(2 * met as u64),
-                ..Pass::default()
-            });
-        }
-        for layer in 0..self.config.layers {
-            let kept = if layer == last { attended } else { rows };
-            pass.add(self.attention(layer, first, rows, kept));
-        }
-        pass
-    }
+/// What a pass over `rows` tokens after `first` stored ones asks for.
+fn record(dry: &Dry, first: usize, rows: usize, want: Want) -> Result<Vec<Event>, ModelError> {
+    let mut cache = dry.cache(first + rows);
+    cache.pretend(first);
+    // What an earlier pass has left, should it have been cut short.
+    dry.backend().take();
+    dry.forward(&mut cache, &vec![0; rows], want, &mut |_, _| {})?;
+    Ok(dry.backend().take())
+}
 
-    /// Attention of the last `kept` of `rows` tokens in one layer.
-    fn attention(&self, layer: usize, first: usize, rows: usize, kept: usize) -> Pass {
-        let attention = self.config.attention(layer);
-        let end = first.saturating_add(rows);
-        let from = end - kept;
-        let seen = |p: usize| (p + 1 - attention.first_visible(p)) as u64;
-        let pairs = (from..end).map(seen).fold(0, u64::saturating_add);
-        let read = match kept {
-            0 => 0,
-            _ => end - attention.first_visible(from),
+/// The tensors that an operation reads.
+fn reads(dry: &Dry, event: &Event) -> Vec<Read> {
+    if event.matrices.is_empty() {
+        // Norm weights are F32 in memory.
+        let bytes = event.counts.weight_bytes;
+        let part = Part {
+            weights: bytes / size_of::<f32>() as u64,
+            bytes,
         };
-        // Σ q·k and Σ p·v, an operation pair a value each.
-        let per_pair = 4 * self.config.attention_width() as u64;
-        Pass {
-            weight_bytes: 0,
-            kv_read: self.position_bytes().saturating_mul(read as u64),
-            kv_written: self.position_bytes().saturating_mul(rows as u64),
-            flops: pairs.saturating_mul(per_pair),
-        }
+        let norms = Read {
+            class: Class::Norms,
+            dtype: DType::F32,
+            part,
+        };
+        return (bytes > 0).then_some(norms).into_iter().collect();
     }
+    let layer = match event.stage {
+        Some(Stage::Attention(i) | Stage::Ffn(i)) => Some(i),
+        Some(Stage::Embed | Stage::Head) | None => None,
+    };
+    let named = |name: &std::sync::Arc<str>| {
+        let mut part = dry.index().part(layer).iter();
+        part.find(|t| *t.name == **name)
+    };
+    let read = |t: &Tensor| match event.op {
+        Op::Embed => Read {
+            class: Class::EmbeddingRow,
+            dtype: t.dtype,
+            part: Part {
+                weights: t.cols as u64,
+                bytes: event.counts.weight_bytes,
+            },
+        },
+        _ => Read {
+            // A tied head is the table.
+            class: if layer.is_none() {
+                Class::Head
+            } else {
+                Class::of(t.role)
+            },
+            dtype: t.dtype,
+            part: Part {
+                weights: count(t),
+                bytes: t.bytes,
+            },
+        },
+    };
+    event.matrices.iter().filter_map(named).map(read).collect()
 }

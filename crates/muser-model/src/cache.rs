@@ -1,15 +1,16 @@
 //! What one sequence keeps between forward passes: K and V of its positions,
 //! and the buffers that a pass works in.
 
-use crate::Config;
-use muser_ops::{Backend, attention::CHUNK};
+use crate::Spec;
+use muser_ops::{Backend, OpError, attention::CHUNK};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One sequence's KV cache: a ring on sliding layers, growing on full ones.
 pub struct Cache<B: Backend> {
     /// The model that made it, by identity.
-    pub(crate) config: Arc<Config>,
-    pub(crate) kv: Vec<B::Kv>,
+    pub(crate) config: Arc<Spec>,
+    pub(crate) kv: B::Kv,
     pub(crate) context: usize,
     /// Rows of the widest micro-batch.
     max_batch: usize,
@@ -23,17 +24,24 @@ pub struct Cache<B: Backend> {
 }
 
 impl<B: Backend> Cache<B> {
-    pub(crate) fn new(backend: &B, config: &Arc<Config>, context: usize, max_batch: usize) -> Self {
-        let kv = |i| backend.kv(config.kv_layout(i, context, max_batch));
+    pub(crate) fn new(backend: &B, config: &Arc<Spec>, context: usize, max_batch: usize) -> Self {
+        let layout = |i| config.kv_layout(i, context, max_batch);
+        let layouts: Vec<_> = (0..config.layers.len()).map(layout).collect();
         Self {
             config: Arc::clone(config),
-            kv: (0..config.layers).map(kv).collect(),
+            kv: backend.kv(&layouts),
             context,
             max_batch,
             len: 0,
             high: 0,
             work: None,
         }
+    }
+
+    /// As if these positions were stored, for a pass that computes nothing.
+    pub(crate) fn pretend(&mut self, positions: usize) {
+        self.len = positions.min(self.context);
+        self.high = self.len;
     }
 
     /// Positions stored.
@@ -80,7 +88,7 @@ impl<B: Backend> Cache<B> {
     /// Whether a token at `position` finds what it sees of those before it.
     pub(crate) fn holds(&self, position: usize) -> bool {
         let layout = |i| self.config.kv_layout(i, self.context, self.max_batch);
-        position == 0 || (0..self.kv.len()).all(|i| layout(i).holds(position, self.high))
+        position == 0 || (0..self.config.layers.len()).all(|i| layout(i).holds(position, self.high))
     }
 }
 
@@ -95,13 +103,15 @@ impl<B: Backend> std::fmt::Debug for Cache<B> {
 }
 
 /// Bytes of the chunks that `stored` positions take, over all layers.
-pub(crate) fn kv_bytes(config: &Config, context: usize, max_batch: usize, stored: usize) -> u64 {
+pub(crate) fn kv_bytes(config: &Spec, context: usize, max_batch: usize, stored: usize) -> u64 {
     let layer = |i| {
         let layout = config.kv_layout(i, context, max_batch);
         let chunks = stored.div_ceil(CHUNK).min(layout.chunks());
         (chunks as u64).saturating_mul(layout.chunk_bytes() as u64)
     };
-    (0..config.layers).map(layer).fold(0, u64::saturating_add)
+    (0..config.layers.len())
+        .map(layer)
+        .fold(0, u64::saturating_add)
 }
 
 /// Another sequence with the same past, which costs no copy of it: the storage
@@ -120,10 +130,20 @@ impl<B: Backend> Clone for Cache<B> {
     }
 }
 
-/// The activations of one micro-batch, `[rows, width]` each.
+/// The room that passes work in: activations of one micro-batch.
 ///
-/// They grow to the widest batch seen and stay: decode allocates none.
+/// It is taken by the first pass, grows to the widest batch seen and stays:
+/// decode allocates none.
 pub struct Workspace<B: Backend> {
+    /// The model that made it, by identity.
+    pub(crate) config: Arc<Spec>,
+    buffers: Option<Buffers<B>>,
+}
+
+/// Activations, `[rows, width]` each.
+pub(crate) struct Buffers<B: Backend> {
+    /// No other buffers of this process have the same number.
+    pub(crate) id: u64,
     rows: usize,
     head_rows: usize,
     /// The residual stream.
@@ -139,81 +159,69 @@ pub struct Workspace<B: Backend> {
     pub(crate) attended: B::Buffer,
     pub(crate) ffn_gate: B::Buffer,
     pub(crate) ffn_up: B::Buffer,
-    /// Logits of one slice of the head, and their copy on the host.
+    /// Logits of one slice of the head.
     pub(crate) logits: B::Buffer,
-    pub(crate) host: Vec<f32>,
-    /// One sequence's rows where those of several are together.
-    pub(crate) own: Own<B>,
 }
 
-/// Rows of one sequence among several: the operations on a cache read and
-/// write from row 0.
-pub(crate) struct Own<B: Backend> {
-    rows: usize,
-    pub(crate) q: B::Buffer,
-    pub(crate) k: B::Buffer,
-    pub(crate) v: B::Buffer,
-    pub(crate) attended: B::Buffer,
-}
-
-impl<B: Backend> Own<B> {
-    fn new(backend: &B, config: &Config, rows: usize) -> Self {
-        let buffer = |width| backend.buffer(rows, width);
-        Self {
+impl<B: Backend> Buffers<B> {
+    fn new(b: &B, config: &Spec, rows: usize, head_rows: usize) -> Result<Self, OpError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let buffer = |width| b.buffer(rows, width);
+        Ok(Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             rows,
-            q: buffer(config.attention_width()),
-            k: buffer(config.kv_width()),
-            v: buffer(config.kv_width()),
-            attended: buffer(config.attention_width()),
-        }
+            head_rows,
+            x: buffer(config.hidden)?,
+            h: buffer(config.hidden)?,
+            tail: buffer(config.hidden)?,
+            q: buffer(config.attention_width())?,
+            k: buffer(config.kv_width())?,
+            v: buffer(config.kv_width())?,
+            gate: buffer(config.attention_width())?,
+            attended: buffer(config.attention_width())?,
+            ffn_gate: buffer(config.ffn_width())?,
+            ffn_up: buffer(config.ffn_width())?,
+            logits: b.buffer(head_rows, config.vocab)?,
+        })
     }
 }
 
 impl<B: Backend> Workspace<B> {
-    pub(crate) fn new(backend: &B, config: &Config, rows: usize, head_rows: usize) -> Self {
-        let buffer = |width| backend.buffer(rows, width);
+    pub(crate) fn new(config: &Arc<Spec>) -> Self {
         Self {
-            rows,
-            head_rows,
-            x: buffer(config.hidden),
-            h: buffer(config.hidden),
-            tail: buffer(config.hidden),
-            q: buffer(config.attention_width()),
-            k: buffer(config.kv_width()),
-            v: buffer(config.kv_width()),
-            gate: buffer(config.attention_width()),
-            attended: buffer(config.attention_width()),
-            ffn_gate: buffer(config.ffn),
-            ffn_up: buffer(config.ffn),
-            logits: backend.buffer(head_rows, config.vocab),
-            host: vec![0.0; head_rows * config.vocab],
-            own: Own::new(backend, config, 0),
+            config: Arc::clone(config),
+            buffers: None,
         }
     }
 
-    /// Room for `rows` rows, and for the logits of `head_rows` at once.
-    pub(crate) fn reserve(&mut self, backend: &B, config: &Config, rows: usize, head_rows: usize) {
-        if rows > self.rows || head_rows > self.head_rows {
-            let (rows, head_rows) = (rows.max(self.rows), head_rows.max(self.head_rows));
-            let own = std::mem::replace(&mut self.own, Own::new(backend, config, 0));
-            *self = Self::new(backend, config, rows, head_rows);
-            self.own = own;
+    /// Buffers of at least `rows` rows, and for the logits of `head_rows` at
+    /// once.
+    pub(crate) fn reserve(
+        &mut self,
+        backend: &B,
+        rows: usize,
+        head_rows: usize,
+    ) -> Result<&mut Buffers<B>, OpError> {
+        // What is too small goes before its successor comes: both at once might
+        // be more than there is.
+        let (mut rows, mut head_rows) = (rows, head_rows.max(1));
+        let mut kept = self.buffers.take();
+        if let Some(old) = kept.take_if(|b| b.rows < rows || b.head_rows < head_rows) {
+            (rows, head_rows) = (rows.max(old.rows), head_rows.max(old.head_rows));
         }
-    }
-
-    /// Room for `rows` rows of one sequence among several.
-    pub(crate) fn reserve_own(&mut self, backend: &B, config: &Config, rows: usize) {
-        if rows > self.own.rows {
-            self.own = Own::new(backend, config, rows);
-        }
+        let buffers = match kept {
+            Some(buffers) => buffers,
+            None => Buffers::new(backend, &self.config, rows, head_rows)?,
+        };
+        Ok(self.buffers.insert(buffers))
     }
 }
 
 impl<B: Backend> std::fmt::Debug for Workspace<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rows = self.buffers.as_ref().map(|b| (b.rows, b.head_rows));
         f.debug_struct("Workspace")
-            .field("rows", &self.rows)
-            .field("head_rows", &self.head_rows)
+            .field("rows", &rows)
             .finish_non_exhaustive()
     }
 }

@@ -1,10 +1,11 @@
 //! A file's weights dequantised to F16, BF16 or F32.
 
-use crate::ModelError;
-use crate::bind::dtype;
-use crate::synth::{file_type, ggml_type};
+use crate::bind::{Index, Tensor};
+use crate::synth::ggml_type;
+use crate::{ModelError, Spec};
 use muser_gguf::{DataWriter, Gguf, TensorInfo, Writer};
 use muser_quant::{DType, bf16, f16};
+use std::collections::HashMap;
 use std::io::Write;
 
 const FILE_TYPE: &str = "general.file_type";
@@ -22,8 +23,9 @@ const CHUNK: usize = 1 << 18;
 /// K-quants decode exactly to F32; F16 and BF16 round to nearest, ties to even.
 ///
 /// # Errors
-/// A target other than those three; a tensor whose format nothing decodes; a
-/// value that is not finite in the target format (an F16 ends at 65504); the
+/// A target other than those three; a file that is no model of a known
+/// architecture or lacks a tensor of its list, has another beside it, or one
+/// whose format nothing decodes; a value that is not finite in the target format (an F16 ends at 65504); the
 /// output fails.
 pub fn convert(
     gguf: &Gguf,
@@ -31,32 +33,42 @@ pub fn convert(
     out: &mut impl Write,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), ModelError> {
-    if to.is_k_quant() {
+    if to.is_quantized() {
         return Err(ModelError::Target { found: to });
     }
-    let target = |info: &TensorInfo| if info.dims.len() == 1 { DType::F32 } else { to };
+    let spec = Spec::from_gguf(gguf)?;
+    let index = Index::new(gguf, &spec)?;
+    let by_name: HashMap<&str, &Tensor> =
+        index.all().iter().map(|t| (t.name.as_str(), t)).collect();
+    // The list and the file have the same tensors: one is found for each.
+    let in_order = gguf.tensors().iter();
+    let in_order = in_order.filter_map(|info| Some((info, *by_name.get(info.name.as_str())?)));
+    let target = |tensor: &Tensor| match tensor.role.is_vector() {
+        true => DType::F32,
+        false => to,
+    };
     let mut writer = Writer::new();
     for entry in gguf.metadata().iter() {
         if entry.key == FILE_TYPE {
-            writer.metadata(FILE_TYPE, file_type(to))?;
+            writer.metadata(FILE_TYPE, to.file_type())?;
         } else {
             writer.metadata(entry.key.as_str(), entry.value.clone())?;
         }
     }
     if gguf.metadata().get(FILE_TYPE).is_none() {
-        writer.metadata(FILE_TYPE, file_type(to))?;
+        writer.metadata(FILE_TYPE, to.file_type())?;
     }
     let mut total = 0u64;
-    for info in gguf.tensors() {
-        source(info)?;
-        let ty = ggml_type(target(info));
+    for (info, tensor) in in_order.clone() {
+        let ty = ggml_type(target(tensor));
         writer.tensor(info.name.as_str(), &info.dims, ty)?;
         total = total.saturating_add(ty.row_bytes(info.n_elements).unwrap_or(u64::MAX));
     }
     let mut data = writer.start(out)?;
     let mut done = 0;
-    for info in gguf.tensors() {
-        tensor(gguf, info, target(info), &mut data, &mut |bytes| {
+    for (info, tensor) in in_order {
+        let to = target(tensor);
+        write(gguf, info, tensor.dtype, to, &mut data, &mut |bytes| {
             done += bytes;
             progress(done, total);
         })?;
@@ -65,22 +77,14 @@ pub fn convert(
     Ok(())
 }
 
-fn source(info: &TensorInfo) -> Result<DType, ModelError> {
-    dtype(info.ty).ok_or_else(|| ModelError::TensorType {
-        name: info.name.clone(),
-        expected: "Q4_K, Q5_K, Q6_K, F16, BF16 or F32",
-        found: info.ty,
-    })
-}
-
-fn tensor<W: Write>(
+fn write<W: Write>(
     gguf: &Gguf,
     info: &TensorInfo,
+    from: DType,
     to: DType,
     data: &mut DataWriter<W>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ModelError> {
-    let from = source(info)?;
     let bytes = gguf.tensor_data(info);
     // The file holds every row, so its lengths fit memory's.
     let cols = info.row_elements() as usize;

@@ -22,6 +22,16 @@ pub enum ModelError {
         /// What the file says.
         found: String,
     },
+    /// A knob that the architecture has and the forward pass does not compute.
+    #[error("{arch}: {what} ({because}): expected none, which this version does not compute")]
+    NotComputed {
+        /// The architecture.
+        arch: &'static str,
+        /// The knob.
+        what: &'static str,
+        /// The key or tensor that asks for it.
+        because: String,
+    },
     /// A tensor that the configuration asks for is not there.
     #[error("tensor {name:?}: expected dimensions {expected:?}, found no such tensor")]
     MissingTensor {
@@ -133,6 +143,9 @@ pub enum ModelError {
     /// A cache made by a model of another geometry.
     #[error("cache: expected one made by this model, found another layout")]
     ForeignCache,
+    /// Buffers made by a model of another geometry.
+    #[error("workspace: expected one made by this model, found another model's")]
+    ForeignWorkspace,
     /// A geometry that no file can have.
     #[error("geometry: {what}: expected {expected}, found {found}")]
     Geometry {

@@ -1,53 +1,55 @@
 //! The one forward pass, for any batch width.
 //!
 //! ```text
-//! x = rms(embed(token))                              no weight on this norm
+//! x = embed(token) [· scale] [rms]                   no weight on this norm
 //! each layer:
 //!     h = rms(x) · attn_norm
-//!     q, k, v, g = Wq h, Wk h, Wv h, Wg h            one set, one shared input
-//!     q, k = rms(q per head) · q_norm, rms(k per head) · k_norm
-//!     sliding: q, k = rope(q), rope(k)
-//!     store k, v;  a = attention(q) · sigmoid(g)
-//!     x += rms'(Wo a) · post_attention_norm          rms': POST_NORM_EPS
+//!     q, k, v [, g] = Wq h, Wk h, Wv h [, Wg h]      one set, one shared input
+//!     [q, k = rms(q per head) · q_norm, rms(k per head) · k_norm]
+//!     [q, k = rope(q), rope(k)]
+//!     store k, v;  a = attention(q) [· sigmoid(g)]
+//!     x += [post_attention_norm · rms] (Wo a)
 //!     h = rms(x) · ffn_norm
-//!     x += rms'(Wdown (silu(Wgate h) · (Wup h))) · post_ffw_norm
-//! logits = soft_cap(Whead (rms(x) · output_norm))    scale first, then cap
+//!     x += [post_ffw_norm · rms] (Wdown (silu(Wgate h) · (Wup h)))
+//! logits = [soft_cap] (Whead (rms(x) · output_norm)) scale first, then cap
 //! ```
+//!
+//! What is in brackets is done where the model's [`Spec`](crate::Spec) has it,
+//! layer by layer; each norm has its own epsilon. What a spec can say and this
+//! pass does not do is refused before a weight is bound.
 //!
 //! Rows of a batch never meet but in attention, which reads what is stored. So
 //! in the strict lane a row whose output nobody reads can be left out without
 //! moving a bit of the others: the last layer computes K and V for every row and
 //! the rest only for the rows whose logits are wanted. And rows of several
 //! sequences go through one pass together ([`Transformer::forward_many`]): the
-//! weights are read once for all of them, and only the operations on a cache
-//! (store, attention) are done sequence by sequence, on a copy of its rows. That
-//! copy is a few kilobytes a row and layer beside the layer's megabytes.
+//! weights are read once for all of them, and each operation is one call for all
+//! of them. Which rows are whose, and at which positions, is in the backend's
+//! `Batch`, which is made before the pass and is all that varies between two
+//! passes of one shape.
 //!
 //! In the pinned lane the width of a batch is part of its arithmetic: rows
 //! are left out where llama.cpp leaves them out, before the last layer's FFN,
 //! and sequences go one by one.
 
-use crate::transformer::Layer;
+use crate::cache::Buffers;
+use crate::transformer::{Layer, NormWeights};
 use crate::{Cache, ModelError, Transformer, Workspace};
-use muser_ops::{Backend, OpError, RopeTable, Stage};
-use std::mem::swap;
+use muser_ops::{Backend, OpError, Plan, Recording, Run, Stage, Subset};
 use std::sync::Arc;
 
-/// Rows of logits computed at once: 52 MB at a vocabulary of 202,048.
-pub(crate) const HEAD_ROWS: usize = 64;
-
-/// The slices of the head over `keep` rows: (first row, rows). A short end goes
-/// with the slice before it, so that no slice is narrow where the whole is not;
-/// with that, and slices that are multiples of four, a slice takes the routes
-/// of the whole in the pinned lane.
-pub(crate) fn head_slices(keep: usize) -> impl Iterator<Item = (usize, usize)> {
+/// The slices of the head over `keep` rows, of about `head_rows` each: (first
+/// row, rows). A short end goes with the slice before it, so that no slice is
+/// narrow where the whole is not; with that, and slices that are multiples of
+/// four, a slice takes the routes of the whole in the pinned lane.
+pub(crate) fn head_slices(keep: usize, head_rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let left = keep - from;
-        let n = if left < HEAD_ROWS + NARROW {
+        let n = if left < head_rows + NARROW {
             left
         } else {
-            HEAD_ROWS
+            head_rows
         };
         let at = from;
         from += n;
@@ -59,8 +61,8 @@ pub(crate) fn head_slices(keep: usize) -> impl Iterator<Item = (usize, usize)> {
 const NARROW: usize = 8;
 
 /// The most rows that [`head_slices`] gives at once.
-fn widest_slice(keep: usize) -> usize {
-    keep.min(HEAD_ROWS + NARROW - 1)
+fn widest_slice(keep: usize, head_rows: usize) -> usize {
+    keep.min(head_rows + NARROW - 1)
 }
 
 /// Of which tokens a forward pass gives the logits.
@@ -126,20 +128,9 @@ struct Part {
     first: usize,
     /// Whether the state is wanted and not the logits.
     state: bool,
-    /// Where its rows are in the batch.
-    at: usize,
     rows: usize,
-    /// Where its kept rows are among all that are kept.
-    kept_at: usize,
     /// Rows at the end whose output is read.
     keep: usize,
-}
-
-impl Part {
-    /// Rows before those that are kept.
-    fn skipped(self) -> usize {
-        self.rows - self.keep
-    }
 }
 
 /// The parts of a micro-batch, in the order of their rows.
@@ -152,33 +143,33 @@ struct Parts {
 
 impl Parts {
     fn push(&mut self, part: Part) {
-        let (at, kept_at) = (self.rows, self.keep);
         self.rows += part.rows;
         self.keep += part.keep;
-        self.parts.push(Part {
-            at,
-            kept_at,
-            ..part
-        });
+        self.parts.push(part);
     }
 
-    /// The same with all rows kept.
-    fn all_kept(&self) -> Self {
-        let mut all = Self::default();
-        for part in &self.parts {
-            all.push(Part {
-                keep: part.rows,
-                ..*part
-            });
-        }
-        all
+    /// The rows whose output is read, in order.
+    fn kept(&self) -> Vec<Kept> {
+        let of = |p: &Part| {
+            let p = *p;
+            (p.rows - p.keep..p.rows).map(move |r| Kept {
+                step: p.step,
+                index: p.done + r,
+                position: p.first + r,
+                state: p.state,
+            })
+        };
+        self.parts.iter().flat_map(of).collect()
     }
+}
 
-    /// Rows of the longest part that is not at row 0.
-    fn widest_own(&self) -> usize {
-        let after = self.parts.iter().filter(|p| p.at > 0);
-        after.map(|p| p.rows).max().unwrap_or(0)
-    }
+/// A row that is kept: whose it is.
+struct Kept {
+    step: usize,
+    /// Its index among the step's tokens.
+    index: usize,
+    position: usize,
+    state: bool,
 }
 
 impl<B: Backend> Transformer<B> {
@@ -232,6 +223,9 @@ impl<B: Backend> Transformer<B> {
         steps: &mut [Step<'_, B>],
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), BatchError> {
+        if !Arc::ptr_eq(&work.config, &self.config) {
+            return Err(ModelError::ForeignWorkspace.into());
+        }
         for (i, step) in steps.iter().enumerate() {
             self.admit(step.cache, step.tokens)
                 .map_err(BatchError::of(i))?;
@@ -253,7 +247,7 @@ impl<B: Backend> Transformer<B> {
     /// The rows of the next micro-batch: what is left of each step, as long as
     /// there is room.
     fn next_batch(&self, steps: &[Step<'_, B>], done: &mut [usize]) -> Parts {
-        let most = self.lane.micro_batch();
+        let most = self.sizes.micro_batch;
         let mut parts = Parts::default();
         for (i, (step, done)) in steps.iter().zip(done).enumerate() {
             let left = step.tokens.len() - *done;
@@ -274,9 +268,7 @@ impl<B: Backend> Transformer<B> {
                 done: *done,
                 first: step.cache.len + *done,
                 state: step.want == Want::State,
-                at: 0,
                 rows,
-                kept_at: 0,
                 keep,
             });
             *done += rows;
@@ -314,207 +306,228 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
+    /// One micro-batch: its plan, the pass over it, and what is read of it.
     fn batch(
         &self,
-        s: &mut Workspace<B>,
+        work: &mut Workspace<B>,
         steps: &mut [Step<'_, B>],
-        batch: &Parts,
+        parts: &Parts,
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), BatchError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        let (rows, keep) = (batch.rows, batch.keep);
-        s.reserve(b, config, rows, widest_slice(keep));
-        s.reserve_own(b, config, batch.widest_own());
-        let mut tokens = Vec::with_capacity(rows);
-        for p in &batch.parts {
-            let step = &mut steps[p.step];
+        let (b, keep, head_rows) = (&*self.backend, parts.keep, self.sizes.head_rows);
+        let s = work.reserve(b, parts.rows, widest_slice(keep, head_rows))?;
+        let mut tokens = Vec::with_capacity(parts.rows);
+        let (mut runs, mut kv) = (Vec::new(), Vec::new());
+        let mut rest = parts.parts.iter().peekable();
+        for (i, step) in steps.iter_mut().enumerate() {
+            let Some(p) = rest.next_if(|p| p.step == i) else {
+                continue;
+            };
             tokens.extend_from_slice(&step.tokens[p.done..p.done + p.rows]);
-            step.cache.high = step.cache.high.max(p.first + p.rows);
+            runs.push(Run {
+                first: p.first,
+                rows: p.rows,
+                keep: p.keep,
+            });
+            let cache = &mut *step.cache;
+            cache.high = cache.high.max(p.first + p.rows);
+            kv.push(&mut cache.kv);
         }
+        let mut batch = b.batch(Plan::new(tokens, runs)?, kv)?;
 
-        b.mark(Stage::Embed);
-        b.embed(&self.embedding, &tokens, &mut s.h)?;
-        b.rms_norm(rows, &s.h, None, config.rms_eps, &mut s.x)?;
-        let rope = self
-            .rope
-            .runs(batch.parts.iter().map(|p| (p.first, p.rows)));
-        let all = batch.all_kept();
-        let last = self.layers.len() - 1;
-        for (i, layer) in self.layers.iter().enumerate() {
-            let keep = if i == last { keep } else { rows };
-            let whole = i < last || (self.lane.width_matters() && keep > 0);
-            let attended = if whole { &all } else { batch };
-            b.mark(Stage::Attention(i));
-            self.attend(layer, i, s, steps, &rope, attended)?;
-            if keep < attended.keep {
-                gather(b, &mut s.x, &mut s.tail, batch)?;
+        let kept = parts.kept();
+        let slices: Vec<_> = head_slices(keep, head_rows).collect();
+        let logits = |kept: &[Kept]| kept.iter().any(|k| !k.state);
+        // A head of one slice belongs to the pass, so that a step of decoding is
+        // one recording.
+        let name = Recording {
+            buffers: s.id,
+            rows: parts.rows,
+            keep,
+            logits: slices.len() == 1 && logits(&kept),
+        };
+        b.record(name, &mut batch, &mut |batch| {
+            self.layers(s, batch)?;
+            match slices[..] {
+                [(_, n)] => self.head(s, 0, n, logits(&kept)),
+                _ => Ok(()),
             }
-            if keep > 0 {
-                b.mark(Stage::Ffn(i));
-                self.feed(layer, s, keep)?;
+        })?;
+        for &(from, n) in &slices {
+            let kept = &kept[from..from + n];
+            if slices.len() > 1 {
+                self.head(s, from, n, logits(kept))?;
+            }
+            if kept.iter().any(|k| k.state) {
+                give(kept, &b.read(&s.h, n)?, self.config.hidden, true, sink)?;
+            }
+            if logits(kept) {
+                give(kept, &b.read(&s.logits, n)?, self.config.vocab, false, sink)?;
             }
         }
-        self.logits(s, batch, sink)
+        Ok(())
     }
 
-    /// Attention's half of a layer. The rows kept are the first ones of `x`
-    /// afterwards.
+    /// From the tokens to the residual stream after the last layer, of the rows
+    /// kept.
+    fn layers(&self, s: &mut Buffers<B>, batch: &mut B::Batch<'_>) -> Result<(), OpError> {
+        let (b, config) = (&*self.backend, &*self.config);
+        let plan = b.plan(batch);
+        let (rows, keep) = (plan.count(Subset::All), plan.count(Subset::Kept));
+        b.mark(Stage::Embed);
+        let embedded = match config.embed.norm {
+            Some(_) => &mut s.h,
+            None => &mut s.x,
+        };
+        b.embed(batch, &self.embedding, embedded)?;
+        if let Some(scale) = config.embed.scale {
+            // Logits without a cap are the same operation: one product, rounded.
+            b.soft_cap(rows, embedded, scale, None)?;
+        }
+        if let Some(eps) = config.embed.norm {
+            b.rms_norm(rows, &s.h, None, eps, &mut s.x)?;
+        }
+        let last = self.layers.len() - 1;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let whole = i < last || keep == rows || (self.lane.width_matters() && keep > 0);
+            let attended = if whole { Subset::All } else { Subset::Kept };
+            b.mark(Stage::Attention(i));
+            self.attend(layer, i, s, batch, attended)?;
+            if i == last && whole && keep < rows {
+                gather(b, batch, &mut s.x, &mut s.tail)?;
+            }
+            let rows = if i == last { keep } else { rows };
+            if rows > 0 {
+                b.mark(Stage::Ffn(i));
+                self.feed(layer, s, rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attention's half of a layer: K and V of all rows are stored, and what
+    /// becomes of the rows `attended` lies at the beginning of `x` afterwards.
     fn attend(
         &self,
         layer: &Layer<B>,
         index: usize,
-        s: &mut Workspace<B>,
-        steps: &mut [Step<'_, B>],
-        rope: &RopeTable,
-        batch: &Parts,
+        s: &mut Buffers<B>,
+        batch: &mut B::Batch<'_>,
+        attended: Subset,
     ) -> Result<(), OpError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        let (eps, sliding) = (config.rms_eps, layer.attention.window.is_some());
-        let (rows, keep) = (batch.rows, batch.keep);
+        let b = &*self.backend;
+        let (rows, keep) = (
+            b.plan(batch).count(Subset::All),
+            b.plan(batch).count(attended),
+        );
+        let set = &layer.attn_input;
+        // Matrices of the set that are read by query rows alone.
+        let queries = if layer.gate { 2 } else { 1 };
 
-        b.rms_norm(rows, &s.x, Some(&layer.attn_norm), eps, &mut s.h)?;
-        if keep == rows {
-            let set = [&layer.q, &layer.k, &layer.v, &layer.gate];
-            let out = &mut [&mut s.q, &mut s.k, &mut s.v, &mut s.gate];
-            b.project(rows, &set, &s.h, out)?;
-        } else {
-            let out = &mut [&mut s.k, &mut s.v];
-            b.project(rows, &[&layer.k, &layer.v], &s.h, out)?;
-        }
-        b.head_norm(rows, &mut s.k, &layer.k_norm, eps)?;
-        if sliding {
-            b.rope(rows, &mut s.k, rope)?;
-        }
-        for p in &batch.parts {
-            let kv = &mut steps[p.step].cache.kv[index];
-            let (mut k, mut v) = (&s.k, &s.v);
-            if p.at > 0 {
-                b.copy_rows(p.rows, k, p.at, &mut s.own.k, 0)?;
-                b.copy_rows(p.rows, v, p.at, &mut s.own.v, 0)?;
-                (k, v) = (&s.own.k, &s.own.v);
+        layer.attn_norm.apply(b, rows, &s.x, &mut s.h)?;
+        match attended {
+            Subset::All => {
+                let out = [&mut s.q, &mut s.gate, &mut s.k, &mut s.v];
+                project_set(b, rows, set, layer.gate, &s.h, out)?;
             }
-            b.kv_store(kv, p.first, p.rows, k, v)?;
+            Subset::Kept => {
+                let out = &mut [&mut s.k, &mut s.v];
+                b.project(rows, set, queries..queries + 2, &s.h, out)?;
+                if keep > 0 {
+                    gather(b, batch, &mut s.h, &mut s.tail)?;
+                    gather(b, batch, &mut s.x, &mut s.tail)?;
+                    let out = &mut [&mut s.q, &mut s.gate][..queries];
+                    b.project(keep, set, 0..queries, &s.h, out)?;
+                }
+            }
         }
+        let rope = layer.rope.and_then(|rope| self.ropes.get(rope.0));
+        for (x, norm, subset) in [
+            (&mut s.k, &layer.k_norm, Subset::All),
+            (&mut s.q, &layer.q_norm, attended),
+        ] {
+            let rows = b.plan(batch).count(subset);
+            if rows == 0 {
+                continue;
+            }
+            if let Some(norm) = norm {
+                b.head_norm(rows, x, &norm.weights, norm.eps)?;
+            }
+            if let Some(rope) = rope {
+                b.rope(batch, subset, rope, x)?;
+            }
+        }
+        let (desc, out) = (&layer.attention, &mut s.attended);
+        b.attention(batch, index, desc, attended, &s.q, &s.k, &s.v, out)?;
         if keep == 0 {
             return Ok(());
         }
-
-        if keep < rows {
-            gather(b, &mut s.h, &mut s.tail, batch)?;
-            gather(b, &mut s.x, &mut s.tail, batch)?;
-            let out = &mut [&mut s.q, &mut s.gate];
-            b.project(keep, &[&layer.q, &layer.gate], &s.h, out)?;
+        if layer.gate {
+            b.sigmoid_gate(keep, &mut s.attended, &s.gate)?;
         }
-        b.head_norm(keep, &mut s.q, &layer.q_norm, eps)?;
-        if sliding {
-            let kept = |p: &Part| (p.first + p.skipped(), p.keep);
-            let tail = (keep < rows).then(|| self.rope.runs(batch.parts.iter().map(kept)));
-            b.rope(keep, &mut s.q, tail.as_ref().unwrap_or(rope))?;
-        }
-        self.attention(layer, index, s, steps, batch)?;
-        b.sigmoid_gate(keep, &mut s.attended, &s.gate)?;
-        b.project(keep, &[&layer.output], &s.attended, &mut [&mut s.h])?;
-        let post = &layer.post_attn_norm;
-        b.add_rms_norm(keep, &mut s.x, &s.h, post, config.post_norm_eps)
-    }
-
-    /// Attention itself, from `q` to `attended`, of the rows kept.
-    fn attention(
-        &self,
-        layer: &Layer<B>,
-        index: usize,
-        s: &mut Workspace<B>,
-        steps: &[Step<'_, B>],
-        batch: &Parts,
-    ) -> Result<(), OpError> {
-        let (b, desc) = (&*self.backend, &layer.attention);
-        for p in batch.parts.iter().filter(|p| p.keep > 0) {
-            let kv = &steps[p.step].cache.kv[index];
-            let from = p.first + p.skipped();
-            if p.kept_at == 0 {
-                b.attention(desc, from, p.keep, &s.q, kv, &mut s.attended)?;
-                continue;
-            }
-            let own = &mut s.own;
-            b.copy_rows(p.keep, &s.q, p.kept_at, &mut own.q, 0)?;
-            b.attention(desc, from, p.keep, &own.q, kv, &mut own.attended)?;
-            b.copy_rows(p.keep, &own.attended, 0, &mut s.attended, p.kept_at)?;
-        }
-        Ok(())
+        b.project(keep, &layer.output, 0..1, &s.attended, &mut [&mut s.h])?;
+        self.add(keep, s, layer.post_attn_norm.as_ref())
     }
 
     /// The FFN's half of a layer.
-    fn feed(&self, layer: &Layer<B>, s: &mut Workspace<B>, rows: usize) -> Result<(), OpError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        b.rms_norm(rows, &s.x, Some(&layer.ffn_norm), config.rms_eps, &mut s.h)?;
-        let set = [&layer.ffn_gate, &layer.ffn_up];
-        b.project(rows, &set, &s.h, &mut [&mut s.ffn_gate, &mut s.ffn_up])?;
+    fn feed(&self, layer: &Layer<B>, s: &mut Buffers<B>, rows: usize) -> Result<(), OpError> {
+        let b = &*self.backend;
+        layer.ffn_norm.apply(b, rows, &s.x, &mut s.h)?;
+        let out = &mut [&mut s.ffn_gate, &mut s.ffn_up];
+        b.project(rows, &layer.ffn_input, 0..2, &s.h, out)?;
         b.silu_product(rows, &mut s.ffn_gate, &s.ffn_up)?;
-        b.project(rows, &[&layer.ffn_down], &s.ffn_gate, &mut [&mut s.h])?;
-        let post = &layer.post_ffn_norm;
-        b.add_rms_norm(rows, &mut s.x, &s.h, post, config.post_norm_eps)
+        b.project(rows, &layer.ffn_down, 0..1, &s.ffn_gate, &mut [&mut s.h])?;
+        self.add(rows, s, layer.post_ffn_norm.as_ref())
     }
 
-    /// Norm and head over the rows kept, a slice at a time.
-    fn logits(
+    /// Adds `h`, normed if the layer norms what it adds, to the residual stream.
+    fn add(
         &self,
-        s: &mut Workspace<B>,
-        batch: &Parts,
-        sink: &mut dyn FnMut(usize, usize, &[f32]),
-    ) -> Result<(), BatchError> {
-        let (b, config) = (&*self.backend, &*self.config);
-        let norm = Some(&self.output_norm);
-        let kept: Vec<Kept> = batch.parts.iter().flat_map(Kept::of).collect();
+        rows: usize,
+        s: &mut Buffers<B>,
+        norm: Option<&NormWeights<B>>,
+    ) -> Result<(), OpError> {
+        let b = &*self.backend;
+        match norm {
+            Some(norm) => b.add_rms_norm(rows, &mut s.x, &s.h, &norm.weights, norm.eps),
+            None => b.add(rows, &mut s.x, &s.h),
+        }
+    }
+
+    /// The last norm of `n` kept rows from the row `from` on, into `h`, and,
+    /// if they are wanted, their logits.
+    fn head(&self, s: &mut Buffers<B>, from: usize, n: usize, logits: bool) -> Result<(), OpError> {
+        let (b, out) = (&*self.backend, &self.config.out);
         b.mark(Stage::Head);
-        for (from, n) in head_slices(batch.keep) {
-            if from == 0 {
-                b.rms_norm(n, &s.x, norm, config.rms_eps, &mut s.h)?;
-            } else {
-                b.copy_rows(n, &s.x, from, &mut s.tail, 0)?;
-                b.rms_norm(n, &s.tail, norm, config.rms_eps, &mut s.h)?;
-            }
-            let kept = &kept[from..from + n];
-            if kept.iter().any(|k| k.state) {
-                let mut states = vec![0.0; n * config.hidden];
-                b.read(&s.h, &mut states)?;
-                give(kept, &states, config.hidden, true, sink)?;
-            }
-            if kept.iter().any(|k| !k.state) {
-                b.project(n, &[&self.head], &s.h, &mut [&mut s.logits])?;
-                b.soft_cap(n, &mut s.logits, config.logit_scale, config.softcap)?;
-                let len = n * config.vocab;
-                let rows = match b.view(&s.logits).and_then(|rows| rows.get(..len)) {
-                    Some(rows) => rows,
-                    None => {
-                        b.read(&s.logits, &mut s.host[..len])?;
-                        &s.host[..len]
-                    }
-                };
-                give(kept, rows, config.vocab, false, sink)?;
+        if from == 0 {
+            self.output_norm.apply(b, n, &s.x, &mut s.h)?;
+        } else {
+            b.copy_rows(n, &s.x, from, &mut s.tail, 0)?;
+            self.output_norm.apply(b, n, &s.tail, &mut s.h)?;
+        }
+        if logits {
+            b.project(n, &self.head, 0..1, &s.h, &mut [&mut s.logits])?;
+            if out.scale != 1.0 || out.cap.is_some() {
+                b.soft_cap(n, &mut s.logits, out.scale, out.cap)?;
             }
         }
         Ok(())
     }
 }
 
-/// A row that is kept: whose it is.
-struct Kept {
-    step: usize,
-    /// Its index among the step's tokens.
-    index: usize,
-    position: usize,
-    state: bool,
-}
-
-impl Kept {
-    fn of(p: &Part) -> impl Iterator<Item = Self> + use<> {
-        let p = *p;
-        (p.skipped()..p.rows).map(move |r| Self {
-            step: p.step,
-            index: p.done + r,
-            position: p.first + r,
-            state: p.state,
-        })
+/// Q, the gate if there is one, K and V of all rows.
+fn project_set<B: Backend>(
+    b: &B,
+    rows: usize,
+    set: &B::Set,
+    gated: bool,
+    x: &B::Buffer,
+    out: [&mut B::Buffer; 4],
+) -> Result<(), OpError> {
+    let [q, gate, k, v] = out;
+    match gated {
+        true => b.project(rows, set, 0..4, x, &mut [q, gate, k, v]),
+        false => b.project(rows, set, 0..3, x, &mut [q, k, v]),
     }
 }
 
@@ -535,18 +548,16 @@ fn give(
     Ok(())
 }
 
-/// Moves the rows kept to the front of `x`, by way of `room`.
+/// Moves the rows kept to the front of `x`, by way of `room`. The two are not
+/// exchanged: a recorded pass finds each buffer where it was.
 fn gather<B: Backend>(
     b: &B,
+    batch: &B::Batch<'_>,
     x: &mut B::Buffer,
     room: &mut B::Buffer,
-    batch: &Parts,
 ) -> Result<(), OpError> {
-    for p in batch.parts.iter().filter(|p| p.keep > 0) {
-        b.copy_rows(p.keep, x, p.at + p.skipped(), room, p.kept_at)?;
-    }
-    swap(x, room);
-    Ok(())
+    b.gather(batch, x, room)?;
+    b.copy_rows(b.plan(batch).count(Subset::Kept), room, 0, x, 0)
 }
 
 /// The first logit that is not finite, as an error.
@@ -574,12 +585,12 @@ mod tests {
     #[test]
     fn slices_cover_the_rows_and_none_is_narrow_where_the_whole_is_not() {
         for keep in 0..600 {
-            let slices: Vec<_> = head_slices(keep).collect();
+            let slices: Vec<_> = head_slices(keep, 64).collect();
             let mut at = 0;
             for (i, &(from, n)) in slices.iter().enumerate() {
                 assert_eq!(from, at);
                 assert!(
-                    n <= widest_slice(keep) && n >= keep.min(NARROW),
+                    n <= widest_slice(keep, 64) && n >= keep.min(NARROW),
                     "{keep}: {n}"
                 );
                 // Whole groups of four columns but in the last slice.

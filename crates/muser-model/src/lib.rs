@@ -1,8 +1,8 @@
-//! Muse Glimmer: its configuration, checked weight binding, the one forward
-//! pass, the KV cache and the byte budget.
+//! A model as data, checked weight binding, the one forward pass, the KV cache
+//! and the byte budget.
 //!
-//! [`Config`] is what a file says about itself; [`Transformer::load`] binds its
-//! tensors, each checked against that; [`Transformer::forward`] runs any number
+//! [`Spec`] is what a file says about itself, whatever its architecture;
+//! [`Transformer::load`] binds its tensors, each checked against that; [`Transformer::forward`] runs any number
 //! of tokens over a [`Cache`]. The arithmetic is the backend's: this crate says
 //! which operation reads what.
 //!
@@ -32,24 +32,27 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arch;
 mod bind;
 pub mod budget;
 mod cache;
-mod config;
+mod computed;
 pub mod convert;
 mod error;
 mod forward;
+pub mod spec;
 pub mod synth;
 mod tensors;
 mod transformer;
 
+pub use arch::NAMES as ARCHITECTURES;
 pub use bind::Tensor;
 pub use budget::Budget;
 pub use cache::{Cache, Workspace};
-pub use config::{ARCH, Config, POST_NORM_EPS};
 pub use error::ModelError;
 pub use forward::{BatchError, Step, Want};
 /// The file format, for crates above that open files but depend on none below.
 pub use muser_gguf as gguf;
-pub use tensors::Role;
+pub use spec::Spec;
+pub use tensors::{Role, TensorSpec, Use};
 pub use transformer::Transformer;

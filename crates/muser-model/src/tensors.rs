@@ -1,7 +1,11 @@
-//! The tensor table: which tensors a model has, under which names, of which
-//! shapes.
+//! The list of a model's tensors: [`Spec::tensors`].
+//!
+//! Binding, `synth`, `convert`, `inspect`, the budget and the check for
+//! tensors that nothing reads all follow it. It has no optional entry: what a
+//! file may have or lack (a bias, a head of its own) is a knob of the [`Spec`],
+//! settled when that is read, so a tensor is either asked for or refused.
 
-use crate::Config;
+use crate::spec::{Factors, Ffn, LayerSpec, Norm, Spec};
 
 /// What a tensor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,90 +14,175 @@ pub enum Role {
     Embedding,
     OutputNorm,
     Head,
+    HeadBias,
+    RopeFactors,
+    RopeLong,
+    RopeShort,
     AttnNorm,
     PostAttnNorm,
     Q,
     K,
     V,
+    Qkv,
     Gate,
     AttnOutput,
+    QBias,
+    KBias,
+    VBias,
+    AttnOutputBias,
     QNorm,
     KNorm,
+    Sinks,
     FfnNorm,
     PostFfnNorm,
     FfnGate,
     FfnUp,
     FfnDown,
+    FfnGateBias,
+    FfnUpBias,
+    FfnDownBias,
+    Router,
+    ExpertGate,
+    ExpertUp,
+    ExpertDown,
+    RouterBias,
+    ExpertGateBias,
+    ExpertUpBias,
+    ExpertDownBias,
+    SharedGate,
+    SharedUp,
+    SharedDown,
 }
 
-/// The width of an axis, by the configuration.
-#[derive(Clone, Copy)]
-enum Axis {
-    Hidden,
-    Attention,
-    Kv,
-    HeadDim,
-    Ffn,
-    Vocab,
+/// How a tensor's values are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Use {
+    /// Rows picked by token.
+    Table,
+    /// A matrix that multiplies activations.
+    Product,
+    /// Factors or terms, value by value; F32 in memory.
+    Vector,
+    /// Divisors of a rotary encoding's angles.
+    RopeFactors,
 }
 
-use Axis::{Attention, Ffn, HeadDim, Hidden, Kv, Vocab};
+impl Use {
+    /// `table`, `product`, `vector` or `rope factors`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::Product => "product",
+            Self::Vector => "vector",
+            Self::RopeFactors => "rope factors",
+        }
+    }
 
-/// One row a role: its name, and its axes with the row length first.
-const TABLE: [(Role, &str, &[Axis]); 17] = [
-    (Role::Embedding, "token_embd", &[Hidden, Vocab]),
-    (Role::OutputNorm, "output_norm", &[Hidden]),
-    (Role::Head, "output", &[Hidden, Vocab]),
-    (Role::AttnNorm, "attn_norm", &[Hidden]),
-    (Role::PostAttnNorm, "post_attention_norm", &[Hidden]),
-    (Role::Q, "attn_q", &[Hidden, Attention]),
-    (Role::K, "attn_k", &[Hidden, Kv]),
-    (Role::V, "attn_v", &[Hidden, Kv]),
-    (Role::Gate, "attn_gate", &[Hidden, Attention]),
-    (Role::AttnOutput, "attn_output", &[Attention, Hidden]),
-    (Role::QNorm, "attn_q_norm", &[HeadDim]),
-    (Role::KNorm, "attn_k_norm", &[HeadDim]),
-    (Role::FfnNorm, "ffn_norm", &[Hidden]),
-    (Role::PostFfnNorm, "post_ffw_norm", &[Hidden]),
-    (Role::FfnGate, "ffn_gate", &[Hidden, Ffn]),
-    (Role::FfnUp, "ffn_up", &[Hidden, Ffn]),
-    (Role::FfnDown, "ffn_down", &[Ffn, Hidden]),
+    /// Whether its tensors may be quantised: a handful of values that are added
+    /// or multiplied in one by one is not.
+    pub fn may_be_quantised(self) -> bool {
+        matches!(self, Self::Table | Self::Product)
+    }
+}
+
+/// A tensor that a model must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Its name in the file.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its layer, if it is of one.
+    pub layer: Option<usize>,
+    /// Its dimensions, the row length first: one of a vector, `[in, out]` of a
+    /// matrix, `[in, out, experts]` of the matrices of all experts.
+    pub dims: Vec<usize>,
+}
+
+/// One row a role: its name without layer, and its use.
+const TABLE: [(Role, &str, Use); 41] = {
+    use Role::*;
+    use Use::{Product, RopeFactors as Divisors, Table, Vector};
+    [
+        (Embedding, "token_embd.weight", Table),
+        (OutputNorm, "output_norm.weight", Vector),
+        (Head, "output.weight", Product),
+        (HeadBias, "output.bias", Vector),
+        (RopeFactors, "rope_freqs.weight", Divisors),
+        (RopeLong, "rope_factors_long.weight", Divisors),
+        (RopeShort, "rope_factors_short.weight", Divisors),
+        (AttnNorm, "attn_norm.weight", Vector),
+        (PostAttnNorm, "post_attention_norm.weight", Vector),
+        (Q, "attn_q.weight", Product),
+        (K, "attn_k.weight", Product),
+        (V, "attn_v.weight", Product),
+        (Qkv, "attn_qkv.weight", Product),
+        (Gate, "attn_gate.weight", Product),
+        (AttnOutput, "attn_output.weight", Product),
+        (QBias, "attn_q.bias", Vector),
+        (KBias, "attn_k.bias", Vector),
+        (VBias, "attn_v.bias", Vector),
+        (AttnOutputBias, "attn_output.bias", Vector),
+        (QNorm, "attn_q_norm.weight", Vector),
+        (KNorm, "attn_k_norm.weight", Vector),
+        (Sinks, "attn_sinks.weight", Vector),
+        (FfnNorm, "ffn_norm.weight", Vector),
+        (PostFfnNorm, "post_ffw_norm.weight", Vector),
+        (FfnGate, "ffn_gate.weight", Product),
+        (FfnUp, "ffn_up.weight", Product),
+        (FfnDown, "ffn_down.weight", Product),
+        (FfnGateBias, "ffn_gate.bias", Vector),
+        (FfnUpBias, "ffn_up.bias", Vector),
+        (FfnDownBias, "ffn_down.bias", Vector),
+        (Router, "ffn_gate_inp.weight", Product),
+        (ExpertGate, "ffn_gate_exps.weight", Product),
+        (ExpertUp, "ffn_up_exps.weight", Product),
+        (ExpertDown, "ffn_down_exps.weight", Product),
+        (RouterBias, "ffn_gate_inp.bias", Vector),
+        (ExpertGateBias, "ffn_gate_exps.bias", Vector),
+        (ExpertUpBias, "ffn_up_exps.bias", Vector),
+        (ExpertDownBias, "ffn_down_exps.bias", Vector),
+        (SharedGate, "ffn_gate_shexp.weight", Product),
+        (SharedUp, "ffn_up_shexp.weight", Product),
+        (SharedDown, "ffn_down_shexp.weight", Product),
+    ]
+};
+
+/// Roles of the whole model; all others are of a layer.
+const OF_MODEL: [Role; 7] = [
+    Role::Embedding,
+    Role::OutputNorm,
+    Role::Head,
+    Role::HeadBias,
+    Role::RopeFactors,
+    Role::RopeLong,
+    Role::RopeShort,
 ];
 
 impl Role {
-    /// The roles of the whole model.
-    pub const MODEL: [Self; 3] = [Self::Embedding, Self::OutputNorm, Self::Head];
-
-    /// The roles of each layer.
-    pub const LAYER: [Self; 14] = [
-        Self::AttnNorm,
-        Self::PostAttnNorm,
-        Self::Q,
-        Self::K,
-        Self::V,
-        Self::Gate,
-        Self::AttnOutput,
-        Self::QNorm,
-        Self::KNorm,
-        Self::FfnNorm,
-        Self::PostFfnNorm,
-        Self::FfnGate,
-        Self::FfnUp,
-        Self::FfnDown,
-    ];
-
-    /// The name without layer and `.weight`: `attn_q`, `output`, …
-    pub fn class(self) -> &'static str {
-        TABLE[self as usize].1
+    fn row(self) -> (&'static str, Use) {
+        let (_, name, usage) = TABLE[self as usize];
+        (name, usage)
     }
 
-    /// The tensor's name in the file; `layer` counts for roles of a layer.
+    /// How its values are used.
+    pub fn usage(self) -> Use {
+        self.row().1
+    }
+
+    /// The name without layer and what follows the point: `attn_q`, `output`, …
+    pub fn class(self) -> &'static str {
+        let name = self.row().0;
+        name.split_once('.').map_or(name, |(class, _)| class)
+    }
+
+    /// The usual name of the tensor in a file; `layer` counts for roles of a
+    /// layer.
     pub fn tensor_name(self, layer: usize) -> String {
-        let class = self.class();
-        if Self::MODEL.contains(&self) {
-            format!("{class}.weight")
-        } else {
-            format!("blk.{layer}.{class}.weight")
+        let name = self.row().0;
+        match OF_MODEL.contains(&self) {
+            true => name.to_owned(),
+            false => format!("blk.{layer}.{name}"),
         }
     }
 
@@ -101,27 +190,158 @@ impl Role {
     pub fn is_attention_projection(self) -> bool {
         matches!(
             self,
-            Self::Q | Self::K | Self::V | Self::Gate | Self::AttnOutput
+            Self::Q | Self::K | Self::V | Self::Qkv | Self::Gate | Self::AttnOutput
         )
     }
 
-    /// Whether it is a vector of norm weights.
-    pub fn is_norm(self) -> bool {
-        TABLE[self as usize].2.len() == 1
+    /// Whether it is a vector.
+    pub fn is_vector(self) -> bool {
+        !self.usage().may_be_quantised()
+    }
+}
+
+/// Tensors as they are listed.
+struct List {
+    layer: Option<usize>,
+    tensors: Vec<TensorSpec>,
+}
+
+impl List {
+    fn add(&mut self, role: Role, dims: &[usize]) {
+        self.tensors.push(TensorSpec {
+            name: role.tensor_name(self.layer.unwrap_or(0)),
+            role,
+            layer: self.layer,
+            dims: dims.to_vec(),
+        });
     }
 
-    /// The dimensions, the row length first: one for a norm, `[in, out]` for a
-    /// matrix.
-    pub fn dims(self, config: &Config) -> Vec<usize> {
-        let width = |axis: &Axis| match axis {
-            Hidden => config.hidden,
-            Attention => config.attention_width(),
-            Kv => config.kv_width(),
-            HeadDim => config.head_dim,
-            Ffn => config.ffn,
-            Vocab => config.vocab,
+    fn add_if(&mut self, there: bool, role: Role, dims: &[usize]) {
+        if there {
+            self.add(role, dims);
+        }
+    }
+
+    /// A norm under the name that the architecture has for it.
+    fn norm(&mut self, role: Role, norm: &Norm, width: usize) {
+        let name = match self.layer {
+            Some(layer) => format!("blk.{layer}.{}.weight", norm.tensor),
+            None => format!("{}.weight", norm.tensor),
         };
-        TABLE[self as usize].2.iter().map(width).collect()
+        self.tensors.push(TensorSpec {
+            name,
+            role,
+            layer: self.layer,
+            dims: vec![width],
+        });
+    }
+}
+
+impl Spec {
+    /// Every tensor that the model must have, its own first, then layer by
+    /// layer.
+    pub fn tensors(&self) -> impl Iterator<Item = TensorSpec> + '_ {
+        let layers = self.layers.iter().enumerate();
+        let layers = layers.flat_map(|(i, layer)| self.of_layer(i, layer));
+        self.of_model().into_iter().chain(layers)
+    }
+
+    fn of_model(&self) -> Vec<TensorSpec> {
+        let (hidden, vocab) = (self.hidden, self.vocab);
+        let mut list = List {
+            layer: None,
+            tensors: Vec::new(),
+        };
+        list.add(Role::Embedding, &[hidden, vocab]);
+        list.norm(Role::OutputNorm, &self.out.norm, hidden);
+        list.add_if(!self.out.tied, Role::Head, &[hidden, vocab]);
+        list.add_if(self.out.bias, Role::HeadBias, &[vocab]);
+        let with = |factors| self.ropes.iter().find(|r| r.factors == factors);
+        if let Some(rope) = with(Factors::One) {
+            list.add(Role::RopeFactors, &[rope.dims / 2]);
+        }
+        if let Some(rope) = with(Factors::LongAndShort) {
+            list.add(Role::RopeLong, &[rope.dims / 2]);
+            list.add(Role::RopeShort, &[rope.dims / 2]);
+        }
+        list.tensors
+    }
+
+    fn of_layer(&self, layer: usize, spec: &LayerSpec) -> Vec<TensorSpec> {
+        let mut list = List {
+            layer: Some(layer),
+            tensors: Vec::new(),
+        };
+        self.attention_tensors(&mut list, spec);
+        list.norm(Role::FfnNorm, &spec.norms.ffn, self.hidden);
+        if let Some(norm) = &spec.norms.post_ffn {
+            list.norm(Role::PostFfnNorm, norm, self.hidden);
+        }
+        self.ffn_tensors(&mut list, &spec.ffn);
+        list.tensors
+    }
+
+    fn attention_tensors(&self, list: &mut List, spec: &LayerSpec) {
+        let (hidden, attn, norms) = (self.hidden, &spec.attn, &spec.norms);
+        let (width, kv_width) = (attn.width(), attn.kv_width());
+        list.norm(Role::AttnNorm, &norms.attn, hidden);
+        if let Some(norm) = &norms.post_attn {
+            list.norm(Role::PostAttnNorm, norm, hidden);
+        }
+        if attn.fused {
+            list.add(Role::Qkv, &[hidden, width + 2 * kv_width]);
+        } else {
+            list.add(Role::Q, &[hidden, width]);
+            list.add(Role::K, &[hidden, kv_width]);
+            list.add(Role::V, &[hidden, kv_width]);
+        }
+        list.add_if(attn.gate, Role::Gate, &[hidden, width]);
+        list.add(Role::AttnOutput, &[width, hidden]);
+        list.add_if(attn.bias.q, Role::QBias, &[width]);
+        list.add_if(attn.bias.k, Role::KBias, &[kv_width]);
+        list.add_if(attn.bias.v, Role::VBias, &[kv_width]);
+        list.add_if(attn.bias.output, Role::AttnOutputBias, &[hidden]);
+        list.add_if(attn.qk_norm.is_some(), Role::QNorm, &[attn.head_dim]);
+        list.add_if(attn.qk_norm.is_some(), Role::KNorm, &[attn.head_dim]);
+        list.add_if(attn.sinks, Role::Sinks, &[attn.heads]);
+    }
+
+    fn ffn_tensors(&self, list: &mut List, ffn: &Ffn) {
+        let hidden = self.hidden;
+        match *ffn {
+            Ffn::Dense {
+                width, bias, fused, ..
+            } => {
+                list.add_if(!fused, Role::FfnGate, &[hidden, width]);
+                let up = if fused { 2 * width } else { width };
+                list.add(Role::FfnUp, &[hidden, up]);
+                list.add(Role::FfnDown, &[width, hidden]);
+                list.add_if(bias.gate, Role::FfnGateBias, &[width]);
+                list.add_if(bias.up, Role::FfnUpBias, &[width]);
+                list.add_if(bias.down, Role::FfnDownBias, &[hidden]);
+            }
+            Ffn::Experts {
+                count,
+                width,
+                shared,
+                bias,
+                ..
+            } => {
+                list.add(Role::Router, &[hidden, count]);
+                list.add(Role::ExpertGate, &[hidden, width, count]);
+                list.add(Role::ExpertUp, &[hidden, width, count]);
+                list.add(Role::ExpertDown, &[width, hidden, count]);
+                list.add_if(bias, Role::RouterBias, &[count]);
+                list.add_if(bias, Role::ExpertGateBias, &[width, count]);
+                list.add_if(bias, Role::ExpertUpBias, &[width, count]);
+                list.add_if(bias, Role::ExpertDownBias, &[hidden, count]);
+                if let Some(shared) = shared {
+                    list.add(Role::SharedGate, &[hidden, shared]);
+                    list.add(Role::SharedUp, &[hidden, shared]);
+                    list.add(Role::SharedDown, &[shared, hidden]);
+                }
+            }
+        }
     }
 }
 
@@ -134,9 +354,9 @@ mod tests {
         for (i, (role, ..)) in TABLE.iter().enumerate() {
             assert_eq!(*role as usize, i);
         }
-        let all = Role::MODEL.iter().chain(&Role::LAYER);
-        assert!(all.copied().eq(TABLE.iter().map(|row| row.0)));
         assert_eq!(Role::FfnDown.tensor_name(7), "blk.7.ffn_down.weight");
+        assert_eq!(Role::QBias.tensor_name(7), "blk.7.attn_q.bias");
         assert_eq!(Role::Head.tensor_name(7), "output.weight");
+        assert_eq!(Role::QBias.class(), "attn_q");
     }
 }

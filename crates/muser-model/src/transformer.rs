@@ -1,65 +1,98 @@
 //! A model whose weights are bound to a backend.
 
-use crate::bind::Binder;
-use crate::{Cache, Config, ModelError, Role, Tensor, Workspace};
+use crate::bind::{Binder, Index, Tensor};
+use crate::spec::{LayerSpec, Norm, RopeId};
+use crate::{Cache, ModelError, Role, Spec, Workspace};
 use muser_gguf::Gguf;
-use muser_ops::{Attention, Backend, Lane, RopeFrequencies};
+use muser_ops::{Attention, Backend, Lane, OpError, Sizes};
 use std::sync::Arc;
 
 /// The weights of one model, checked, on one backend.
 ///
 /// Immutable: any number of sessions share it, each with its own [`Cache`].
 pub struct Transformer<B: Backend> {
-    pub(crate) config: Arc<Config>,
+    pub(crate) config: Arc<Spec>,
     /// The backend's arithmetic.
     pub(crate) lane: Lane,
+    /// How the backend wants calls cut.
+    pub(crate) sizes: Sizes,
     pub(crate) backend: Arc<B>,
-    pub(crate) embedding: B::Weight,
+    pub(crate) embedding: B::Table,
     pub(crate) layers: Vec<Layer<B>>,
-    pub(crate) output_norm: B::Vector,
-    pub(crate) head: B::Weight,
-    pub(crate) rope: RopeFrequencies,
-    tensors: Vec<Tensor>,
+    pub(crate) output_norm: NormWeights<B>,
+    pub(crate) head: B::Set,
+    /// The rotary encodings that layers name.
+    pub(crate) ropes: Vec<B::Rope>,
+    tensors: Index,
+    /// The file, whose map the weights share.
+    gguf: Gguf,
 }
 
-/// One layer's weights, in the order of their use.
+/// One layer's parts, in the order of their use. What an architecture leaves
+/// out is `None`.
 pub(crate) struct Layer<B: Backend> {
-    pub(crate) attn_norm: B::Vector,
-    pub(crate) q: B::Weight,
-    pub(crate) k: B::Weight,
-    pub(crate) v: B::Weight,
-    pub(crate) gate: B::Weight,
-    pub(crate) q_norm: B::Vector,
-    pub(crate) k_norm: B::Vector,
+    pub(crate) attn_norm: NormWeights<B>,
+    /// Q, the gate if there is one, K, V: what reads one row alone comes first.
+    pub(crate) attn_input: B::Set,
+    /// Whether attention's output is gated.
+    pub(crate) gate: bool,
+    pub(crate) q_norm: Option<NormWeights<B>>,
+    pub(crate) k_norm: Option<NormWeights<B>>,
+    /// Which of the model's rotary encodings Q and K have.
+    pub(crate) rope: Option<RopeId>,
     pub(crate) attention: Attention,
-    pub(crate) output: B::Weight,
-    pub(crate) post_attn_norm: B::Vector,
-    pub(crate) ffn_norm: B::Vector,
-    pub(crate) ffn_gate: B::Weight,
-    pub(crate) ffn_up: B::Weight,
-    pub(crate) ffn_down: B::Weight,
-    pub(crate) post_ffn_norm: B::Vector,
+    pub(crate) output: B::Set,
+    pub(crate) post_attn_norm: Option<NormWeights<B>>,
+    pub(crate) ffn_norm: NormWeights<B>,
+    /// Gate and up.
+    pub(crate) ffn_input: B::Set,
+    pub(crate) ffn_down: B::Set,
+    pub(crate) post_ffn_norm: Option<NormWeights<B>>,
+}
+
+/// An RMS norm, ready for use.
+pub(crate) struct NormWeights<B: Backend> {
+    pub(crate) weights: B::Vector,
+    pub(crate) eps: f32,
+}
+
+impl<B: Backend> NormWeights<B> {
+    /// Norms rows of `x` into `out`.
+    pub(crate) fn apply(
+        &self,
+        b: &B,
+        rows: usize,
+        x: &B::Buffer,
+        out: &mut B::Buffer,
+    ) -> Result<(), OpError> {
+        b.rms_norm(rows, x, Some(&self.weights), self.eps, out)
+    }
 }
 
 impl<B: Backend> Layer<B> {
-    fn bind(bind: &mut Binder<'_, B>, config: &Config, i: usize) -> Result<Self, ModelError> {
+    fn bind(bind: &Binder<'_, B>, layer: &LayerSpec, i: usize) -> Result<Self, ModelError> {
+        let LayerSpec { attn, norms, .. } = layer;
         let at = Some(i);
+        let qk_norm = |role| attn.qk_norm.map(|norm| bind.norm(role, at, norm.eps));
+        let post = |role, norm: Option<Norm>| norm.map(|norm| bind.norm(role, at, norm.eps));
+        let input: &[Role] = match attn.gate {
+            true => &[Role::Q, Role::Gate, Role::K, Role::V],
+            false => &[Role::Q, Role::K, Role::V],
+        };
         Ok(Self {
-            attn_norm: bind.norm(Role::AttnNorm, at)?,
-            q: bind.matrix(Role::Q, at)?,
-            k: bind.matrix(Role::K, at)?,
-            v: bind.matrix(Role::V, at)?,
-            gate: bind.matrix(Role::Gate, at)?,
-            q_norm: bind.norm(Role::QNorm, at)?,
-            k_norm: bind.norm(Role::KNorm, at)?,
-            attention: config.attention(i),
-            output: bind.matrix(Role::AttnOutput, at)?,
-            post_attn_norm: bind.norm(Role::PostAttnNorm, at)?,
-            ffn_norm: bind.norm(Role::FfnNorm, at)?,
-            ffn_gate: bind.matrix(Role::FfnGate, at)?,
-            ffn_up: bind.matrix(Role::FfnUp, at)?,
-            ffn_down: bind.matrix(Role::FfnDown, at)?,
-            post_ffn_norm: bind.norm(Role::PostFfnNorm, at)?,
+            attn_norm: bind.norm(Role::AttnNorm, at, norms.attn.eps)?,
+            attn_input: bind.set(input, at)?,
+            gate: attn.gate,
+            q_norm: qk_norm(Role::QNorm).transpose()?,
+            k_norm: qk_norm(Role::KNorm).transpose()?,
+            rope: attn.rope,
+            attention: attn.into(),
+            output: bind.set(&[Role::AttnOutput], at)?,
+            post_attn_norm: post(Role::PostAttnNorm, norms.post_attn).transpose()?,
+            ffn_norm: bind.norm(Role::FfnNorm, at, norms.ffn.eps)?,
+            ffn_input: bind.set(&[Role::FfnGate, Role::FfnUp], at)?,
+            ffn_down: bind.set(&[Role::FfnDown], at)?,
+            post_ffn_norm: post(Role::PostFfnNorm, norms.post_ffn).transpose()?,
         })
     }
 }
@@ -69,41 +102,47 @@ impl<B: Backend> Transformer<B> {
     /// reads host memory: the file's map stays alive as long as they do.
     ///
     /// # Errors
-    /// [`Config::from_gguf`]'s; a tensor that is missing, has another shape
-    /// than the configuration asks for or a format that nothing decodes; QK
-    /// norms that are not one constant; norm weights that are not finite; a
-    /// tensor that the forward pass does not use. A head tied to the embedding
-    /// (no `output.weight`) is a missing tensor: the architecture has none,
-    /// and llama.cpp refuses it as well.
+    /// [`Spec::in_lane`]'s and [`Spec::check_computed`]'s; a tensor that is
+    /// missing, has another shape than the spec asks for or a format that
+    /// nothing decodes; QK norms that are not one constant where they must be;
+    /// norm weights that are not finite; a tensor that the forward pass does
+    /// not use.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, ModelError> {
         let lane = backend.info().lane;
-        let config = Config::in_lane(gguf, lane)?;
-        let mut bind = Binder::new(gguf, &config, &*backend);
-        let embedding = bind.matrix(Role::Embedding, None)?;
-        let output_norm = bind.norm(Role::OutputNorm, None)?;
-        let head = bind.matrix(Role::Head, None)?;
-        // Not sized by `config.layers`: the first layer that is missing ends it.
-        let mut layers = Vec::new();
-        for i in 0..config.layers {
-            layers.push(Layer::bind(&mut bind, &config, i)?);
-        }
-        let tensors = bind.finish()?;
-        let rope = RopeFrequencies::new(lane, config.rope_base, config.head_dim);
+        let spec = Spec::in_lane(gguf, lane)?;
+        spec.check_computed()?;
+        let tensors = Index::new(gguf, &spec)?;
+        let bind = Binder {
+            gguf,
+            spec: &spec,
+            tensors: &tensors,
+            backend: &*backend,
+        };
+        let head = if spec.out.tied {
+            Role::Embedding
+        } else {
+            Role::Head
+        };
+        let layers = spec.layers.iter().enumerate();
+        let layers = layers.map(|(i, layer)| Layer::bind(&bind, layer, i));
+        let ropes = spec.ropes.iter().map(|rope| backend.bind_rope(rope.into()));
         Ok(Self {
-            config: Arc::new(config),
             lane,
-            backend,
-            embedding,
-            layers,
-            output_norm,
-            head,
-            rope,
+            sizes: backend.sizes(),
+            embedding: bind.table()?,
+            layers: layers.collect::<Result<_, ModelError>>()?,
+            output_norm: bind.norm(Role::OutputNorm, None, spec.out.norm.eps)?,
+            head: bind.set(&[head], None)?,
+            ropes: ropes.collect::<Result<_, OpError>>()?,
+            gguf: gguf.clone(),
+            config: Arc::new(spec),
             tensors,
+            backend,
         })
     }
 
-    /// The configuration.
-    pub fn config(&self) -> &Config {
+    /// What the model computes.
+    pub fn config(&self) -> &Spec {
         &self.config
     }
 
@@ -119,43 +158,62 @@ impl<B: Backend> Transformer<B> {
 
     /// Every tensor, the model's own first, then layer by layer.
     pub fn tensors(&self) -> &[Tensor] {
+        self.tensors.all()
+    }
+
+    /// The tensors by layer.
+    pub(crate) fn index(&self) -> &Index {
         &self.tensors
+    }
+
+    /// The file.
+    pub(crate) fn gguf(&self) -> &Gguf {
+        &self.gguf
     }
 
     /// Bytes of all weights.
     pub fn weights_bytes(&self) -> u64 {
-        self.tensors.iter().map(|t| t.bytes).sum()
+        self.tensors().iter().map(|t| t.bytes).sum()
     }
 
     /// Bytes of weights that one token reads: every matrix and norm, and one
-    /// row of the embedding.
+    /// row of the embedding; a table that is the head as well is read whole.
     pub fn bytes_per_token(&self) -> u64 {
-        self.tensors.iter().map(Tensor::bytes_per_token).sum()
+        let all = self.weights_bytes();
+        let embedding = self.tensors.get(Role::Embedding, None);
+        embedding.map_or(all, |t| {
+            let row = t.bytes / t.rows as u64;
+            if self.config.out.tied {
+                all + row
+            } else {
+                all - t.bytes + row
+            }
+        })
     }
 
     /// Parameters, norms and embedding included.
     pub fn parameters(&self) -> u64 {
         let count = |t: &Tensor| t.rows as u64 * t.cols as u64;
-        self.tensors.iter().map(count).sum()
+        self.tensors().iter().map(count).sum()
     }
 
     /// An empty cache for one sequence of up to `context` positions (at least
-    /// one). The model's own [`Config::context`] does not bound it: going
+    /// one). The model's own [`Spec::context`] does not bound it: going
     /// beyond what it was trained on is the caller's decision.
     pub fn cache(&self, context: usize) -> Cache<B> {
-        let max_batch = self.lane.micro_batch();
+        let max_batch = self.sizes.micro_batch;
         Cache::new(&*self.backend, &self.config, context.max(1), max_batch)
     }
 
     /// Buffers for passes over several sequences at once
     /// ([`Transformer::forward_many`]).
     pub fn workspace(&self) -> Workspace<B> {
-        Workspace::new(&*self.backend, &self.config, 1, 1)
+        Workspace::new(&self.config)
     }
 
     /// Bytes of KV that a cache of `context` positions holds when full.
     pub fn cache_bytes(&self, context: usize) -> u64 {
-        crate::cache::kv_bytes(&self.config, context, self.lane.micro_batch(), context)
+        crate::cache::kv_bytes(&self.config, context, self.sizes.micro_batch, context)
     }
 }
 

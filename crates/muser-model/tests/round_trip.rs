@@ -168,20 +168,44 @@ fn decode(gguf: &Gguf, name: &str) -> Vec<f32> {
     out
 }
 
-/// One matrix of F32, longer than the converter's chunk, and one of a format that nothing decodes.
+/// A file of F32 whose embedding is longer than the converter's chunk and has
+/// this value at row 9000, and whose head is of this format.
 fn odd(value: f32, ty: GgmlType) -> Gguf {
+    let geometry = Geometry {
+        layers: 1,
+        hidden: 32,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: 32,
+        ffn: 32,
+        vocab: 10_000,
+        ..tiny()
+    };
+    let gguf = Gguf::from_vec(synthetic(&geometry, Mix::Uniform(DType::F32))).unwrap();
     let mut writer = Writer::new();
-    writer
-        .tensor("m.weight", &[32, 10_000], GgmlType::F32)
-        .unwrap();
-    writer.tensor("n.weight", &[32, 1], ty).unwrap();
+    for entry in gguf.metadata().iter() {
+        writer
+            .metadata(entry.key.as_str(), entry.value.clone())
+            .unwrap();
+    }
+    let is_head = |name: &str| name == "output.weight";
+    for t in gguf.tensors() {
+        let ty = if is_head(&t.name) { ty } else { t.ty };
+        writer.tensor(t.name.as_str(), &t.dims, ty).unwrap();
+    }
     let mut data = writer.start(Vec::new()).unwrap();
-    let mut values = vec![1.0f32; 320_000];
-    values[9000 * 32 + 6] = value;
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    data.tensor("m.weight", &bytes).unwrap();
-    let n = ty.row_bytes(32).unwrap() as usize;
-    data.tensor("n.weight", &vec![0; n]).unwrap();
+    for t in gguf.tensors() {
+        let mut bytes = gguf.tensor_data(t).to_vec();
+        match t.name.as_str() {
+            "token_embd.weight" => {
+                let at = 4 * (9000 * 32 + 6);
+                bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            }
+            name if is_head(name) => bytes = vec![0; ty.row_bytes(320_000).unwrap() as usize],
+            _ => {}
+        }
+        data.tensor(&t.name, &bytes).unwrap();
+    }
     Gguf::from_vec(data.finish().unwrap()).unwrap()
 }
 
@@ -194,29 +218,32 @@ fn what_a_format_cannot_hold_is_refused() {
     let large = odd(65_520.0, GgmlType::F32);
     assert_eq!(
         refusal(&large, DType::F16),
-        "tensor \"m.weight\", row 9000: expected values that are finite as F16, found 65520"
+        "tensor \"token_embd.weight\", row 9000: expected values that are finite as F16, found 65520"
     );
-    assert_eq!(converted(&large, DType::BF16).tensors().len(), 2);
+    assert_eq!(converted(&large, DType::BF16).tensors().len(), 17);
     assert_eq!(
         converted(&odd(65_519.0, GgmlType::F32), DType::F16)
             .tensors()
             .len(),
-        2
+        17
     );
     assert_eq!(
         refusal(&odd(f32::NAN, GgmlType::F32), DType::F32),
-        "tensor \"m.weight\", row 9000: expected values that are finite as F32, found NaN"
+        "tensor \"token_embd.weight\", row 9000: expected values that are finite as F32, found NaN"
     );
     assert_eq!(
         refusal(&odd(f32::MAX, GgmlType::F32), DType::BF16),
         format!(
-            "tensor \"m.weight\", row 9000: expected values that are finite as BF16, found {}",
+            "tensor \"token_embd.weight\", row 9000: expected values that are finite as BF16, found {}",
             f32::MAX
         )
     );
     assert_eq!(
-        refusal(&odd(1.0, GgmlType::Q4_0), DType::F32),
-        "tensor \"n.weight\": expected Q4_K, Q5_K, Q6_K, F16, BF16 or F32, found Q4_0"
+        refusal(&odd(1.0, GgmlType::IQ1_S), DType::F32),
+        format!(
+            "tensor \"output.weight\": expected {}, found IQ1_S",
+            DType::NAMES
+        )
     );
     assert_eq!(
         refusal(&large, DType::Q4K),

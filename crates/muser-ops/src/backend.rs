@@ -1,6 +1,10 @@
 //! The interface between the forward pass and whatever computes it.
 
-use crate::{Attention, KvLayout, Lane, OpError, RopeTable, Weight};
+use crate::{
+    Attention, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Subset, Weight,
+};
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// What a backend is, for people and records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +17,28 @@ pub struct BackendInfo {
     pub level: String,
     /// Threads that share the work.
     pub threads: usize,
+}
+
+/// How a backend wants long calls cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Rows of one micro-batch: longer calls are cut into pieces of so many.
+    pub micro_batch: usize,
+    /// Rows of logits computed at once. A multiple of 4: with that, and with a
+    /// short end joined to the slice before it, a slice of the head takes the
+    /// pinned lane's routes of the whole.
+    pub head_rows: usize,
+}
+
+impl Sizes {
+    /// The lane's micro-batch, and heads of 64 rows: 52 MB of logits at a
+    /// vocabulary of 202,048.
+    pub fn of(lane: Lane) -> Self {
+        Self {
+            micro_batch: lane.micro_batch(),
+            head_rows: 64,
+        }
+    }
 }
 
 /// A part of the forward pass, for whoever measures one.
@@ -28,6 +54,22 @@ pub enum Stage {
     Head,
 }
 
+/// Names a recorded pass: of two passes with the same name, each operation and
+/// each buffer is the same, and so is each number of rows. What differs is in
+/// their batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Recording {
+    /// The buffers that the pass works in, and so its model; no two sets of
+    /// buffers of a process ever have the same number.
+    pub buffers: u64,
+    /// Rows of the batch.
+    pub rows: usize,
+    /// Rows that are kept.
+    pub keep: usize,
+    /// Whether the pass ends with logits.
+    pub logits: bool,
+}
+
 /// The operations of a forward pass over buffers that the backend owns.
 ///
 /// A buffer is `[rows, width]` f32, row after row; row r is one position of
@@ -36,50 +78,127 @@ pub enum Stage {
 /// in the module of its oracle; a backend equals the oracle bit for bit, or is
 /// wrong. (A NaN equals any NaN: its payload is nobody's contract.)
 ///
+/// # Order and waiting
+///
+/// Operations take effect in the order of their calls, but a call need not wait
+/// for its result: a device enqueues. Only [`read`](Self::read) (and
+/// [`write`](Self::write), which may have to wait for room) waits, so an error
+/// that a device finds late surfaces there. What can be refused is refused
+/// early: formats and shapes when a weight is bound, memory and positions when
+/// [`batch`](Self::batch) is called, before any of the pass's work.
+///
+/// # What varies
+///
+/// Everything that differs between two passes of one shape is in the
+/// [`Plan`] of a [`Batch`](Self::Batch): tokens, positions, which rows are of
+/// which sequence, which are kept. So a pass over a batch can be recorded once
+/// and played again ([`record`](Self::record)).
+///
 /// Every method takes `&self`, so that sessions can share one backend; one
 /// that has shared state locks it.
 pub trait Backend: Send + Sync + 'static {
     /// Activations.
     type Buffer: Send;
-    /// A weight matrix, ready for use.
-    type Weight: Send + Sync;
+    /// Weight matrices that read one input, ready for use.
+    type Set: Send + Sync;
+    /// An embedding table.
+    type Table: Send + Sync;
     /// A vector of factors (norm weights).
     type Vector: Send + Sync;
-    /// One layer's KV cache. A clone is another sequence with the same past:
-    /// what is stored in one of them later does not show in the other. It is
-    /// meant to be cheap: a backend shares the storage until it is written.
+    /// A rotary encoding.
+    type Rope: Send + Sync;
+    /// K and V of one sequence, all layers. A clone is another sequence with
+    /// the same past: what is stored in one of them later does not show in the
+    /// other. It is meant to be cheap: a backend shares the pages until they
+    /// are written.
     type Kv: Send + Clone;
+    /// A plan where the backend reads it, with the caches of its sequences,
+    /// which nobody else touches while it lives.
+    type Batch<'kv>;
 
     /// What this backend is.
     fn info(&self) -> BackendInfo;
 
+    /// How it wants calls cut. In the pinned lane the cut decides bits, so there
+    /// it is the lane's own.
+    fn sizes(&self) -> Sizes {
+        Sizes::of(self.info().lane)
+    }
+
     /// Told which part the operations from here on belong to. Nothing that is
-    /// computed depends on it; only [`crate::profile`] listens.
+    /// computed depends on it; [`crate::profile`] listens.
     fn mark(&self, stage: Stage) {
         let _ = stage;
     }
 
-    /// Takes a weight, or refuses its format or shape by the tensor's name.
+    /// Takes the matrices of a projection set, or refuses one by its tensor's
+    /// name: a format, shape or bias that there is no kernel for, no memory.
     /// Copies nothing where the device reads host memory.
-    fn bind(&self, weight: Weight) -> Result<Self::Weight, OpError>;
+    fn bind_set(&self, set: Vec<Matrix>) -> Result<Self::Set, OpError>;
+
+    /// Takes an embedding table, or refuses it by name.
+    fn bind_table(&self, table: Weight) -> Result<Self::Table, OpError>;
 
     /// Takes a vector of factors.
-    fn bind_vector(&self, values: Vec<f32>) -> Self::Vector;
+    fn bind_vector(&self, values: Vec<f32>) -> Result<Self::Vector, OpError>;
 
-    /// A buffer of zeros.
-    fn buffer(&self, rows: usize, width: usize) -> Self::Buffer;
+    /// Takes a rotary encoding. Its angles are computed here or when their
+    /// positions first occur, once for all passes and layers.
+    fn bind_rope(&self, rope: RopeSpec) -> Result<Self::Rope, OpError>;
+
+    /// The matrices of a set, in its order.
+    fn matrices(&self, set: &Self::Set) -> Vec<MatrixInfo>;
+
+    /// The table.
+    fn table(&self, table: &Self::Table) -> MatrixInfo;
+
+    /// Values of a vector.
+    fn vector_len(&self, vector: &Self::Vector) -> usize;
+
+    /// Values in a row of a buffer.
+    fn width(&self, buffer: &Self::Buffer) -> usize;
+
+    /// The plan of a batch.
+    fn plan<'a>(&self, batch: &'a Self::Batch<'_>) -> &'a Plan;
+
+    /// A buffer of zeros, if there is memory for it.
+    fn buffer(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
 
     /// Overwrites the buffer from its beginning.
     fn write(&self, buffer: &mut Self::Buffer, values: &[f32]) -> Result<(), OpError>;
 
-    /// Reads the buffer from its beginning.
-    fn read(&self, buffer: &Self::Buffer, out: &mut [f32]) -> Result<(), OpError>;
+    /// The first `rows` rows of a buffer, once everything that was asked for
+    /// before is done: the one wait of a pass, and where an error that a device
+    /// found since the last one surfaces. Borrowed where the host can see them.
+    fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
 
-    /// The values of the buffer where they lie, if the host can see them there:
-    /// what [`read`](Self::read) would copy.
-    fn view<'a>(&self, buffer: &'a Self::Buffer) -> Option<&'a [f32]> {
-        let _ = buffer;
-        None
+    /// The empty cache of one sequence: a layout for each layer, all of one
+    /// context. It takes no pages before a batch needs them.
+    fn kv(&self, layers: &[KvLayout]) -> Self::Kv;
+
+    /// Prepares a batch: all that a pass uploads, and room in each sequence's
+    /// cache for its rows. `kv` has one cache for each run of the plan.
+    ///
+    /// # Errors
+    /// Before any work: a position that a cache is not laid out for, or that
+    /// would leave a gap behind what is stored; no memory for the pages. The
+    /// caches hold what they held then.
+    fn batch<'kv>(
+        &self,
+        plan: Plan,
+        kv: Vec<&'kv mut Self::Kv>,
+    ) -> Result<Self::Batch<'kv>, OpError>;
+
+    /// Does a pass over a batch. `pass` may be left out where one of this name
+    /// was recorded: then what was recorded runs, on this batch.
+    fn record<'kv>(
+        &self,
+        name: Recording,
+        batch: &mut Self::Batch<'kv>,
+        pass: &mut dyn FnMut(&mut Self::Batch<'kv>) -> Result<(), OpError>,
+    ) -> Result<(), OpError> {
+        let _ = name;
+        pass(batch)
     }
 
     /// Copies rows `from ..` of `src` to the rows `to ..` of `dst`.
@@ -92,22 +211,30 @@ pub trait Backend: Send + Sync + 'static {
         to: usize,
     ) -> Result<(), OpError>;
 
-    /// An empty cache of this layout.
-    fn kv(&self, layout: KvLayout) -> Self::Kv;
+    /// Copies the rows that the batch keeps, of `src` with all its rows, to the
+    /// beginning of `dst`.
+    fn gather(
+        &self,
+        batch: &Self::Batch<'_>,
+        src: &Self::Buffer,
+        dst: &mut Self::Buffer,
+    ) -> Result<(), OpError>;
 
-    /// Embedding rows of the tokens: [`crate::embed`].
+    /// Embedding rows of the batch's tokens: [`crate::embed`].
     fn embed(
         &self,
-        table: &Self::Weight,
-        tokens: &[u32],
+        batch: &Self::Batch<'_>,
+        table: &Self::Table,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// A projection set, one dispatch: [`crate::project`].
+    /// The matrices `which` of a projection set, one dispatch:
+    /// [`crate::project`].
     fn project(
         &self,
         rows: usize,
-        set: &[&Self::Weight],
+        set: &Self::Set,
+        which: Range<usize>,
         x: &Self::Buffer,
         out: &mut [&mut Self::Buffer],
     ) -> Result<(), OpError>;
@@ -141,29 +268,34 @@ pub trait Backend: Send + Sync + 'static {
         eps: f32,
     ) -> Result<(), OpError>;
 
-    /// Rotates each head in place; row r by row r of the table:
-    /// [`crate::rope`](mod@crate::rope).
-    fn rope(&self, rows: usize, x: &mut Self::Buffer, table: &RopeTable) -> Result<(), OpError>;
+    /// `x += y`: [`crate::elementwise::add`].
+    fn add(&self, rows: usize, x: &mut Self::Buffer, y: &Self::Buffer) -> Result<(), OpError>;
 
-    /// Stores rows of K and V as f16 at the positions `first ..`.
-    fn kv_store(
+    /// Rotates each head of these rows of the batch in place, by its position:
+    /// [`crate::rope`](mod@crate::rope).
+    fn rope(
         &self,
-        kv: &mut Self::Kv,
-        first: usize,
-        rows: usize,
-        k: &Self::Buffer,
-        v: &Self::Buffer,
+        batch: &Self::Batch<'_>,
+        subset: Subset,
+        rope: &Self::Rope,
+        x: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Attention of the rows at the positions `first ..`, which are stored:
-    /// [`crate::attention`].
+    /// Stores K and V of all the batch's rows in the caches' layer `layer`, as
+    /// f16, then computes attention of the rows `subset`, of which there may be
+    /// none: [`crate::attention`](mod@crate::attention).
+    ///
+    /// `k` and `v` hold all rows; `q` and `out` hold the subset.
+    #[expect(clippy::too_many_arguments, reason = "attention reads three inputs")]
     fn attention(
         &self,
+        batch: &mut Self::Batch<'_>,
+        layer: usize,
         desc: &Attention,
-        first: usize,
-        rows: usize,
+        subset: Subset,
         q: &Self::Buffer,
-        kv: &Self::Kv,
+        k: &Self::Buffer,
+        v: &Self::Buffer,
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 

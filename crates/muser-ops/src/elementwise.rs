@@ -1,7 +1,14 @@
-//! Operations on each value alone: the sigmoid gate, the SiLU product and the
-//! soft-capped logits.
+//! Operations on each value alone: the residual sum, the sigmoid gate, the SiLU
+//! product and the soft-capped logits.
 
 use crate::math;
+
+/// `x_i = x_i + y_i`, rounded.
+pub fn add(x: &mut [f32], y: &[f32]) {
+    for (x, &y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
 
 /// `x_i = x_i · sigmoid(g_i)`.
 pub fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {

@@ -1,10 +1,10 @@
 //! Why an operation was refused.
 
+use crate::Lane;
 use muser_quant::DType;
 
 /// A refusal: the operation, what was expected, what was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum OpError {
     /// A size that does not fit the operation.
     #[error("{op}: {what}: expected {expected}, found {found}")]
@@ -33,6 +33,36 @@ pub enum OpError {
         expected: String,
         /// Bytes given.
         found: usize,
+    },
+    /// A tensor that the backend has no kernel for.
+    #[error("tensor {name}: expected {expected}, found {found}")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// What the backend takes.
+        expected: String,
+        /// What it was given.
+        found: String,
+    },
+    /// A weight format that the lane has no arithmetic for.
+    #[error("tensor {name}: {dtype} has no arithmetic in the lane {lane}")]
+    Format {
+        /// The tensor.
+        name: String,
+        /// Its format.
+        dtype: DType,
+        /// The lane.
+        lane: Lane,
+    },
+    /// No memory, or none within the bound that was set.
+    #[error("{what}: expected room for {bytes} bytes, found {left}")]
+    Memory {
+        /// What the memory is for.
+        what: &'static str,
+        /// Bytes that it takes.
+        bytes: u64,
+        /// What is left, in words.
+        left: String,
     },
     /// A token that the embedding table does not have.
     #[error("embed: token {token} is not in the vocabulary of {vocab}")]

@@ -5,10 +5,13 @@
 //! a ring that forgets too early shows.
 
 use crate::{
-    Attention, Backend, BackendInfo, KvLayout, Lane, OpError, RopeTable, Weight, attention,
-    elementwise, embed, norm, project, rope,
+    Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan,
+    RopeFrequencies, RopeSpec, Run, Span, Subset, Weight, attention, check_set, elementwise, embed,
+    norm, project, rope,
 };
 use muser_quant::f16;
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// The scalar oracle as a [`Backend`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,25 +39,190 @@ impl Rows {
     }
 }
 
-/// The oracle's cache: f16 bits of every position.
+/// One layer of the oracle's cache: f16 bits of every position.
 #[derive(Clone, Debug)]
-pub struct Positions {
-    pub(crate) layout: KvLayout,
-    pub(crate) k: Vec<u16>,
-    pub(crate) v: Vec<u16>,
+pub(crate) struct Positions {
+    layout: KvLayout,
+    k: Vec<u16>,
+    v: Vec<u16>,
 }
 
 impl Positions {
-    pub(crate) fn width(&self) -> usize {
+    fn width(&self) -> usize {
         self.layout.kv_heads * self.layout.head_dim
     }
+
+    /// K of a head of `d` values at position `t`.
+    pub(crate) fn k(&self, head: usize, d: usize, t: usize) -> &[u16] {
+        &self.k[t * self.width() + head * d..][..d]
+    }
+
+    /// V of a head of `d` values at position `t`.
+    pub(crate) fn v(&self, head: usize, d: usize, t: usize) -> &[u16] {
+        &self.v[t * self.width() + head * d..][..d]
+    }
+}
+
+/// The oracle's cache of one sequence.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    layers: Vec<Positions>,
+    /// One past the highest position that a batch has stored.
+    end: usize,
+}
+
+/// A plan and the caches of its sequences.
+#[derive(Debug)]
+pub struct Batch<'kv> {
+    plan: Plan,
+    kv: Vec<&'kv mut Kv>,
+}
+
+impl Batch<'_> {
+    /// The plan.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Stores rows of K and V of every sequence in this layer.
+    pub(crate) fn store(&mut self, layer: usize, k: &Rows, v: &Rows) -> Result<(), OpError> {
+        for span in self.plan.spans(Subset::All) {
+            let kv = &mut self.kv[span.sequence];
+            let layers = kv.layers.len();
+            let Some(positions) = kv.layers.get_mut(layer) else {
+                return Err(no_layer(layer, layers));
+            };
+            let (width, end) = (positions.width(), span.first + span.rows);
+            k.need("attention", span.at + span.rows, width)?;
+            v.need("attention", span.at + span.rows, width)?;
+            for (store, of) in [(&mut positions.k, k), (&mut positions.v, v)] {
+                store.resize(store.len().max(end * width), 0);
+                let src = &of.values[span.at * width..][..span.rows * width];
+                for (to, &x) in store[span.first * width..].iter_mut().zip(src) {
+                    *to = f16::from_f32(x);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The spans of a subset with the layer of their sequence's cache, once the
+    /// operands fit.
+    pub(crate) fn attended(
+        &self,
+        layer: usize,
+        desc: &Attention,
+        subset: Subset,
+        q: &Rows,
+        out: &Rows,
+    ) -> Result<Vec<(Span, &Positions)>, OpError> {
+        let rows = self.plan.count(subset);
+        q.need("attention", rows, desc.heads * desc.head_dim)?;
+        out.need("attention", rows, desc.heads * desc.head_dim)?;
+        let spans = self.plan.spans(subset).filter(|span| span.rows > 0);
+        spans
+            .map(|span| {
+                let kv = &self.kv[span.sequence];
+                let positions = kv.layers.get(layer);
+                let positions = positions.ok_or_else(|| no_layer(layer, kv.layers.len()))?;
+                let (width, want) = (positions.width(), desc.kv_heads * desc.head_dim);
+                OpError::check("attention", "KV width", width, want)?;
+                Ok((span, positions))
+            })
+            .collect()
+    }
+}
+
+fn no_layer(layer: usize, layers: usize) -> OpError {
+    OpError::Shape {
+        op: "attention",
+        what: "layers of the cache",
+        expected: layer + 1,
+        found: layers,
+    }
+}
+
+/// An empty cache.
+pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
+    let empty = |&layout: &KvLayout| Positions {
+        layout,
+        k: Vec::new(),
+        v: Vec::new(),
+    };
+    Kv {
+        layers: layers.iter().map(empty).collect(),
+        end: 0,
+    }
+}
+
+/// A batch whose rows the caches have room for.
+pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
+    OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
+    for (run, kv) in plan.runs().iter().zip(&kv) {
+        let layouts: Vec<KvLayout> = kv.layers.iter().map(|l| l.layout).collect();
+        check_room(run, &layouts, kv.end)?;
+    }
+    for (run, kv) in plan.runs().iter().zip(&mut kv) {
+        kv.end = kv.end.max(run.first + run.rows);
+    }
+    Ok(Batch { plan, kv })
+}
+
+/// Refuses a run that a cache of these layers has no room for: beyond the
+/// context, behind a gap, or of more rows than a ring has room for. `end` is one
+/// past the highest position stored.
+pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpError> {
+    let outside = |position, context| Err(OpError::Position { position, context });
+    let last = run.first + run.rows;
+    for layout in layers {
+        if last > layout.context {
+            return outside(last - 1, layout.context);
+        }
+        if run.first > end {
+            return outside(run.first, end);
+        }
+        if layout.window.is_some() {
+            let what = "rows that a ring has room for";
+            OpError::check_room("batch", what, run.rows, layout.max_batch)?;
+        }
+    }
+    Ok(())
+}
+
+/// The first `rows` rows of a buffer.
+pub(crate) fn read(buffer: &Rows, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
+    buffer.need("read", rows, buffer.width)?;
+    Ok(Cow::Borrowed(&buffer.values[..rows * buffer.width]))
+}
+
+/// The weights of a set.
+pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
+    let set = set.into_iter().map(Matrix::without_bias);
+    let set = set.collect::<Result<Vec<_>, _>>()?;
+    check_set(&set)?;
+    Ok(set)
+}
+
+/// The chosen matrices of a set, once there are as many outputs.
+pub(crate) fn chosen<'a>(
+    set: &'a [Weight],
+    which: Range<usize>,
+    outputs: usize,
+) -> Result<&'a [Weight], OpError> {
+    OpError::check_room("project", "matrices in the set", which.end, set.len())?;
+    let set = set.get(which).unwrap_or_default();
+    OpError::check("project", "outputs in the set", set.len(), outputs)?;
+    Ok(set)
 }
 
 impl Backend for Oracle {
     type Buffer = Rows;
-    type Weight = Weight;
+    type Set = Vec<Weight>;
+    type Table = Weight;
     type Vector = Vec<f32>;
-    type Kv = Positions;
+    type Rope = RopeFrequencies;
+    type Kv = Kv;
+    type Batch<'kv> = Batch<'kv>;
 
     fn info(&self) -> BackendInfo {
         BackendInfo {
@@ -65,41 +233,66 @@ impl Backend for Oracle {
         }
     }
 
-    fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        Ok(weight)
+    fn bind_set(&self, set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
+        bind_set(set)
     }
 
-    fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
-        values
+    fn bind_table(&self, table: Weight) -> Result<Weight, OpError> {
+        Ok(table)
     }
 
-    fn buffer(&self, rows: usize, width: usize) -> Rows {
-        Rows {
+    fn bind_vector(&self, values: Vec<f32>) -> Result<Vec<f32>, OpError> {
+        Ok(values)
+    }
+
+    fn bind_rope(&self, rope: RopeSpec) -> Result<RopeFrequencies, OpError> {
+        Ok(RopeFrequencies::new(Lane::Strict, rope))
+    }
+
+    fn matrices(&self, set: &Vec<Weight>) -> Vec<MatrixInfo> {
+        set.iter().map(Weight::info).collect()
+    }
+
+    fn table(&self, table: &Weight) -> MatrixInfo {
+        table.info()
+    }
+
+    fn vector_len(&self, vector: &Vec<f32>) -> usize {
+        vector.len()
+    }
+
+    fn width(&self, buffer: &Rows) -> usize {
+        buffer.width
+    }
+
+    fn plan<'a>(&self, batch: &'a Batch<'_>) -> &'a Plan {
+        &batch.plan
+    }
+
+    fn buffer(&self, rows: usize, width: usize) -> Result<Rows, OpError> {
+        Ok(Rows {
             width,
             values: vec![0.0; rows * width],
-        }
+        })
     }
 
     fn write(&self, buffer: &mut Rows, values: &[f32]) -> Result<(), OpError> {
-        OpError::check_room(
-            "write",
-            "values in the buffer",
-            values.len(),
-            buffer.values.len(),
-        )?;
+        let room = buffer.values.len();
+        OpError::check_room("write", "values in the buffer", values.len(), room)?;
         buffer.values[..values.len()].copy_from_slice(values);
         Ok(())
     }
 
-    fn read(&self, buffer: &Rows, out: &mut [f32]) -> Result<(), OpError> {
-        OpError::check_room(
-            "read",
-            "values in the buffer",
-            out.len(),
-            buffer.values.len(),
-        )?;
-        out.copy_from_slice(&buffer.values[..out.len()]);
-        Ok(())
+    fn read<'a>(&self, buffer: &'a Rows, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
+        read(buffer, rows)
+    }
+
+    fn kv(&self, layers: &[KvLayout]) -> Kv {
+        kv(layers)
+    }
+
+    fn batch<'kv>(&self, plan: Plan, kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
+        batch(plan, kv)
     }
 
     fn copy_rows(
@@ -117,15 +310,17 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn kv(&self, layout: KvLayout) -> Positions {
-        Positions {
-            layout,
-            k: Vec::new(),
-            v: Vec::new(),
+    fn gather(&self, batch: &Batch<'_>, src: &Rows, dst: &mut Rows) -> Result<(), OpError> {
+        src.need("gather", batch.plan.count(Subset::All), dst.width)?;
+        dst.need("gather", batch.plan.count(Subset::Kept), src.width)?;
+        for (to, &from) in batch.plan.kept().iter().enumerate() {
+            dst.row_mut(to).copy_from_slice(src.row(from));
         }
+        Ok(())
     }
 
-    fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Rows) -> Result<(), OpError> {
+    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Rows) -> Result<(), OpError> {
+        let tokens = batch.plan.tokens();
         out.need("embed", tokens.len(), table.cols())?;
         for (r, &t) in tokens.iter().enumerate() {
             embed::embed(table, t, out.row_mut(r))?;
@@ -136,12 +331,12 @@ impl Backend for Oracle {
     fn project(
         &self,
         rows: usize,
-        set: &[&Weight],
+        set: &Vec<Weight>,
+        which: Range<usize>,
         x: &Rows,
         out: &mut [&mut Rows],
     ) -> Result<(), OpError> {
-        OpError::check("project", "outputs in the set", set.len(), out.len())?;
-        for (w, o) in set.iter().zip(out) {
+        for (w, o) in chosen(set, which, out.len())?.iter().zip(out) {
             x.need("project", rows, w.cols())?;
             o.need("project", rows, w.rows())?;
             for r in 0..rows {
@@ -204,78 +399,59 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn rope(&self, rows: usize, x: &mut Rows, table: &RopeTable) -> Result<(), OpError> {
-        let head = (2 * table.pairs()).max(1);
-        OpError::check("rope", "values past whole heads", 0, x.width % head)?;
-        OpError::check_room("rope", "positions in the table", rows, table.rows())?;
-        x.need("rope", rows, x.width)?;
-        for r in 0..rows {
-            rope::rope(x.row_mut(r), table, r);
-        }
+    fn add(&self, rows: usize, x: &mut Rows, y: &Rows) -> Result<(), OpError> {
+        x.need("add", rows, y.width)?;
+        y.need("add", rows, x.width)?;
+        let n = rows * x.width;
+        elementwise::add(&mut x.values[..n], &y.values[..n]);
         Ok(())
     }
 
-    fn kv_store(
+    fn rope(
         &self,
-        kv: &mut Positions,
-        first: usize,
-        rows: usize,
-        k: &Rows,
-        v: &Rows,
+        batch: &Batch<'_>,
+        subset: Subset,
+        rope: &RopeFrequencies,
+        x: &mut Rows,
     ) -> Result<(), OpError> {
-        let width = kv.width();
-        k.need("kv_store", rows, width)?;
-        v.need("kv_store", rows, width)?;
-        let end = first + rows;
-        if end > kv.layout.context {
-            return Err(OpError::Position {
-                position: end - 1,
-                context: kv.layout.context,
-            });
-        }
-        for (store, rows_of) in [(&mut kv.k, k), (&mut kv.v, v)] {
-            store.resize(store.len().max(end * width), 0);
-            let src = &rows_of.values[..rows * width];
-            for (to, &x) in store[first * width..].iter_mut().zip(src) {
-                *to = f16::from_f32(x);
-            }
+        let head = (2 * rope.pairs()).max(1);
+        OpError::check("rope", "values past whole heads", 0, x.width % head)?;
+        let rows = batch.plan.count(subset);
+        x.need("rope", rows, x.width)?;
+        for r in 0..rows {
+            let table = rope.table(batch.plan.position(subset, r), 1);
+            rope::rope(x.row_mut(r), &table, 0);
         }
         Ok(())
     }
 
     fn attention(
         &self,
+        batch: &mut Batch<'_>,
+        layer: usize,
         desc: &Attention,
-        first: usize,
-        rows: usize,
+        subset: Subset,
         q: &Rows,
-        kv: &Positions,
+        k: &Rows,
+        v: &Rows,
         out: &mut Rows,
     ) -> Result<(), OpError> {
-        let (d, width) = (desc.head_dim, kv.width());
-        q.need("attention", rows, desc.heads * d)?;
-        out.need("attention", rows, desc.heads * d)?;
-        OpError::check("attention", "KV width", width, desc.kv_heads * d)?;
-        let stored = kv.k.len() / width.max(1);
-        if first + rows > stored {
-            return Err(OpError::Position {
-                position: first + rows - 1,
-                context: stored,
-            });
-        }
+        batch.store(layer, k, v)?;
+        let d = desc.head_dim;
         let group = desc.heads / desc.kv_heads.max(1);
-        for r in 0..rows {
-            for h in 0..desc.heads {
-                let at = |t: usize| t * width + h / group * d;
-                let head = h * d..(h + 1) * d;
-                attention::attend(
-                    desc,
-                    first + r,
-                    &q.row(r)[head.clone()],
-                    |t| &kv.k[at(t)..][..d],
-                    |t| &kv.v[at(t)..][..d],
-                    &mut out.row_mut(r)[head],
-                );
+        for (span, kv) in batch.attended(layer, desc, subset, q, out)? {
+            for r in 0..span.rows {
+                for h in 0..desc.heads {
+                    let head = h * d..(h + 1) * d;
+                    attention::attend(
+                        desc,
+                        span.first + r,
+                        &q.row(span.at + r)[head.clone()],
+                        |t| kv.k(h / group, d, t),
+                        |t| kv.v(h / group, d, t),
+                        &mut out.row_mut(span.at + r)[head],
+                    );
+                }
             }
         }
         Ok(())

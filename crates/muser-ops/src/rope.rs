@@ -13,7 +13,16 @@
 
 use crate::{Lane, pinned};
 
-/// The frequencies of one model in one lane.
+/// A rotary encoding, in any lane.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// The base of the frequencies.
+    pub base: f32,
+    /// Values of a head, all of which are rotated; even.
+    pub head_dim: usize,
+}
+
+/// The frequencies of a rotary encoding in one lane.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
     base: f32,
@@ -25,7 +34,7 @@ pub struct RopeFrequencies {
 
 impl RopeFrequencies {
     /// The `d / 2` frequencies of a head of `d` values.
-    pub fn new(lane: Lane, base: f32, d: usize) -> Self {
+    pub fn new(lane: Lane, RopeSpec { base, head_dim: d }: RopeSpec) -> Self {
         let factors = match lane {
             Lane::Strict => {
                 let base = f64::from(base);
@@ -35,6 +44,11 @@ impl RopeFrequencies {
             Lane::Pinned(_) => None,
         };
         Self { base, d, factors }
+    }
+
+    /// Pairs in a head.
+    pub fn pairs(&self) -> usize {
+        self.d / 2
     }
 
     /// Cosines and sines of the positions `first .. first + rows`.
@@ -48,20 +62,6 @@ impl RopeFrequencies {
                 out(cos as f32, sin as f32);
             }
         })
-    }
-
-    /// The tables of several runs of positions, `(first, rows)` each, one after
-    /// another: for a batch of rows of several sequences.
-    pub fn runs(&self, runs: impl IntoIterator<Item = (usize, usize)>) -> RopeTable {
-        let mut tables = runs
-            .into_iter()
-            .map(|(first, rows)| self.table(first, rows));
-        let mut all = tables.next().unwrap_or_else(|| self.table(0, 0));
-        for table in tables {
-            all.cos.extend_from_slice(&table.cos);
-            all.sin.extend_from_slice(&table.sin);
-        }
-        all
     }
 }
 
@@ -130,9 +130,13 @@ pub fn rope(x: &mut [f32], table: &RopeTable, row: usize) {
 mod tests {
     use super::*;
 
+    fn frequencies(base: f32, head_dim: usize) -> RopeFrequencies {
+        RopeFrequencies::new(Lane::Strict, RopeSpec { base, head_dim })
+    }
+
     #[test]
     fn position_zero_turns_nothing_and_pairs_are_neighbours() {
-        let f = RopeFrequencies::new(Lane::Strict, 500_000.0, 4);
+        let f = frequencies(500_000.0, 4);
         let mut x = [1.0, 2.0, 3.0, 4.0];
         rope(&mut x, &f.table(0, 1), 0);
         assert_eq!(x, [1.0, 2.0, 3.0, 4.0]);
@@ -144,14 +148,9 @@ mod tests {
 
     #[test]
     fn a_table_does_not_depend_on_where_it_starts() {
-        let f = RopeFrequencies::new(Lane::Strict, 10_000.0, 128);
+        let f = frequencies(10_000.0, 128);
         let (all, part) = (f.table(0, 50), f.table(37, 3));
         assert_eq!(all.row(38), part.row(1));
         assert_eq!(part.rows(), 3);
-        let runs = f.runs([(37, 3), (2, 1)]);
-        assert_eq!(
-            (runs.rows(), runs.row(1), runs.row(3)),
-            (4, all.row(38), all.row(2))
-        );
     }
 }

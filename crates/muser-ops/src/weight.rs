@@ -97,6 +97,79 @@ impl Weight {
     }
 }
 
+/// What a matrix is, for whoever counts or reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatrixInfo {
+    /// The tensor's name in the file.
+    pub name: Arc<str>,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Bytes of all rows.
+    pub bytes: u64,
+}
+
+impl Weight {
+    /// Name, shape and size.
+    pub fn info(&self) -> MatrixInfo {
+        MatrixInfo {
+            name: Arc::clone(&self.name),
+            rows: self.rows,
+            cols: self.cols,
+            bytes: self.bytes().len() as u64,
+        }
+    }
+}
+
+/// One matrix of a projection set.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// The weights.
+    pub weight: Weight,
+    /// What is added to each output, one value a row.
+    pub bias: Option<Vec<f32>>,
+}
+
+impl From<Weight> for Matrix {
+    fn from(weight: Weight) -> Self {
+        Self { weight, bias: None }
+    }
+}
+
+impl Matrix {
+    /// The weights of a matrix that has no bias; for backends that add none.
+    ///
+    /// # Errors
+    /// The matrix has one.
+    pub fn without_bias(self) -> Result<Weight, OpError> {
+        match self.bias {
+            None => Ok(self.weight),
+            Some(bias) => Err(OpError::Tensor {
+                name: self.weight.name().to_owned(),
+                expected: "no bias (this backend adds none)".to_owned(),
+                found: format!("one of {} values", bias.len()),
+            }),
+        }
+    }
+}
+
+/// Refuses a set whose matrices do not read one input.
+pub fn check_set<'a>(set: impl IntoIterator<Item = &'a Weight>) -> Result<(), OpError> {
+    let mut cols = None;
+    for w in set {
+        let want = *cols.get_or_insert(w.cols());
+        if want != w.cols() {
+            return Err(OpError::Tensor {
+                name: w.name().to_owned(),
+                expected: format!("{want} columns, as the set's first matrix has"),
+                found: w.cols().to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
 impl std::fmt::Debug for Weight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(

@@ -8,6 +8,9 @@
 //! assert_eq!(muser_quant::bf16::from_f32(1.5), 0b0_01111111_1000000);
 //! ```
 
+use crate::formats::{Float, FloatCodes, Format, Layout};
+use crate::{DType, field};
+
 /// Bytes of one value.
 pub const BYTES: usize = 2;
 
@@ -19,4 +22,32 @@ pub fn to_f32(bits: u16) -> f32 {
 /// The bits nearest to `x`, ties to even.
 pub fn from_f32(x: f32) -> u16 {
     half::bf16::from_f32(x).to_bits()
+}
+
+/// The format of one value.
+#[derive(Clone, Copy, Debug)]
+pub struct BF16;
+
+impl Format for BF16 {
+    const DTYPE: DType = DType::BF16;
+    const VALUES: usize = 1;
+    const BYTES: usize = BYTES;
+    const LAYOUT: Layout = Layout {
+        factors: &[],
+        scales: 0..0,
+        codes: 0..BYTES,
+        largest_code: 0,
+    };
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        out[0] = Self::value(block);
+    }
+}
+
+impl Float for BF16 {
+    const CODES: FloatCodes = FloatCodes::BF16;
+
+    fn value(bytes: &[u8]) -> f32 {
+        to_f32(u16::from_le_bytes(field(bytes, 0)))
+    }
 }

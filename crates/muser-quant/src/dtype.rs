@@ -1,23 +1,105 @@
 //! The weight formats as one type.
 
-use crate::{QK, bf16, f16, q4_k, q5_k, q6_k};
+use crate::formats;
+use crate::formats::{Arithmetic, Format, Layout};
 
-/// The format of a weight tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DType {
-    /// IEEE binary32.
-    F32,
-    /// IEEE binary16.
-    F16,
-    /// The upper half of binary32.
-    BF16,
-    /// 4-bit codes, 144 bytes a 256 values.
-    Q4K,
-    /// 5-bit codes, 176 bytes a 256 values.
-    Q5K,
-    /// 6-bit codes, 210 bytes a 256 values.
-    Q6K,
+/// Defines [`DType`] from the table of formats.
+macro_rules! define {
+    ($($arithmetic:ident { $(
+        $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
+    )* })*) => {
+        /// The format of a weight tensor: a row of [`formats!`](crate::formats).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum DType {
+            $($(
+                #[doc = concat!("[`", $name, "`](mod@crate::", stringify!($module), ").")]
+                $variant,
+            )*)*
+        }
+
+        impl Arithmetic {
+            /// The formats of this arithmetic, in the order of the table.
+            pub const fn formats(self) -> &'static [DType] {
+                match self {
+                    $(Self::$arithmetic => &[$(DType::$variant,)*],)*
+                }
+            }
+        }
+
+        impl DType {
+            /// Every format, in the order of the table.
+            pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$variant,)*)*];
+
+            /// The names of all, separated by commas.
+            pub const NAMES: &str = concat!($($(", ", $name),*),*).split_at(2).1;
+
+            /// The name in files and messages: `Q4_K`, `F16`, …
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($(Self::$variant => $name,)*)*
+                }
+            }
+
+            /// The name in lower case, as in the names of kernels: `q4_k`, `f16`, …
+            pub fn key(self) -> &'static str {
+                match self {
+                    $($(Self::$variant => stringify!($module),)*)*
+                }
+            }
+
+            /// How products of the format are computed.
+            pub fn arithmetic(self) -> Arithmetic {
+                match self {
+                    $($(Self::$variant => Arithmetic::$arithmetic,)*)*
+                }
+            }
+
+            /// The number of the format in GGUF, its `ggml_type`.
+            pub fn ggml_type(self) -> u32 {
+                match self {
+                    $($(Self::$variant => $ggml,)*)*
+                }
+            }
+
+            /// The `general.file_type` of a file whose matrices have this format.
+            pub fn file_type(self) -> u32 {
+                match self {
+                    $($(Self::$variant => $file,)*)*
+                }
+            }
+
+            /// Values in one block.
+            pub fn block_values(self) -> usize {
+                match self {
+                    $($(Self::$variant => <crate::$module::$block as Format>::VALUES,)*)*
+                }
+            }
+
+            /// Bytes of one block.
+            pub fn block_bytes(self) -> usize {
+                match self {
+                    $($(Self::$variant => <crate::$module::$block as Format>::BYTES,)*)*
+                }
+            }
+
+            /// Where the parts of a block lie.
+            pub fn layout(self) -> Layout {
+                match self {
+                    $($(Self::$variant => <crate::$module::$block as Format>::LAYOUT,)*)*
+                }
+            }
+
+            /// Decodes whole blocks to their values.
+            fn decode_blocks(self, bytes: &[u8], out: &mut [f32]) {
+                match self {
+                    $($(Self::$variant => decode::<crate::$module::$block>(bytes, out),)*)*
+                }
+            }
+        }
+    };
 }
+
+formats!(define);
 
 /// Why a row cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,55 +133,30 @@ impl std::fmt::Display for RowError {
 impl std::error::Error for RowError {}
 
 impl DType {
-    /// Every format, in the order of its bits a value.
-    pub const ALL: [Self; 6] = [
-        Self::Q4K,
-        Self::Q5K,
-        Self::Q6K,
-        Self::F16,
-        Self::BF16,
-        Self::F32,
-    ];
-
-    /// The name in files and messages: `Q4_K`, `F16`, …
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::Q4K => "Q4_K",
-            Self::Q5K => "Q5_K",
-            Self::Q6K => "Q6_K",
-        }
-    }
-
     /// The format of this name, in either case.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|t| t.name().eq_ignore_ascii_case(name))
+        let mut all = Self::ALL.into_iter();
+        all.find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Values in one block.
-    pub fn block_values(self) -> usize {
-        if self.is_k_quant() { QK } else { 1 }
+    /// The format of this number in GGUF.
+    pub fn from_ggml_type(ggml_type: u32) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|t| t.ggml_type() == ggml_type)
     }
 
-    /// Bytes of one block.
-    pub fn block_bytes(self) -> usize {
-        match self {
-            Self::F32 => crate::f32::BYTES,
-            Self::F16 => f16::BYTES,
-            Self::BF16 => bf16::BYTES,
-            Self::Q4K => q4_k::BYTES,
-            Self::Q5K => q5_k::BYTES,
-            Self::Q6K => q6_k::BYTES,
+    /// Whether values are packed, a block at a time, and meet quantised
+    /// activations.
+    pub fn is_quantized(self) -> bool {
+        match self.arithmetic() {
+            Arithmetic::Groups | Arithmetic::Superblocks => true,
+            Arithmetic::Floats => false,
         }
     }
 
-    /// Whether the format has superblocks and meets quantised activations.
+    /// Whether the format has superblocks of 256 values.
     pub fn is_k_quant(self) -> bool {
-        matches!(self, Self::Q4K | Self::Q5K | Self::Q6K)
+        self.arithmetic() == Arithmetic::Superblocks
     }
 
     /// Bytes of a row of `values`; `None` if it is not whole blocks, or
@@ -121,14 +178,7 @@ impl DType {
                 bytes: bytes.len(),
             });
         }
-        match self {
-            Self::F32 => decode_each(bytes, out, f32::from_le_bytes),
-            Self::F16 => decode_each(bytes, out, |b| f16::to_f32(u16::from_le_bytes(b))),
-            Self::BF16 => decode_each(bytes, out, |b| bf16::to_f32(u16::from_le_bytes(b))),
-            Self::Q4K => decode_blocks(bytes, out, |b| q4_k::BlockQ4K::from_bytes(b).decode()),
-            Self::Q5K => decode_blocks(bytes, out, |b| q5_k::BlockQ5K::from_bytes(b).decode()),
-            Self::Q6K => decode_blocks(bytes, out, |b| q6_k::BlockQ6K::from_bytes(b).decode()),
-        }
+        self.decode_blocks(bytes, out);
         Ok(())
     }
 }
@@ -139,24 +189,11 @@ impl std::fmt::Display for DType {
     }
 }
 
-fn decode_each<const N: usize>(bytes: &[u8], out: &mut [f32], value: impl Fn([u8; N]) -> f32) {
-    for (o, &b) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
-        *o = value(b);
-    }
-}
-
-fn decode_blocks<const N: usize>(
-    bytes: &[u8],
-    out: &mut [f32],
-    block: impl Fn(&[u8; N]) -> [f32; QK],
-) {
-    for (o, b) in out
-        .as_chunks_mut::<QK>()
-        .0
-        .iter_mut()
-        .zip(bytes.as_chunks::<N>().0)
-    {
-        *o = block(b);
+/// Decodes the blocks of a format.
+fn decode<F: Format>(bytes: &[u8], out: &mut [f32]) {
+    let blocks = bytes.chunks_exact(F::BYTES);
+    for (block, out) in blocks.zip(out.chunks_exact_mut(F::VALUES)) {
+        F::decode(block, out);
     }
 }
 
@@ -183,7 +220,31 @@ mod tests {
     fn names_round_trip() {
         for t in DType::ALL {
             assert_eq!(DType::from_name(&t.name().to_lowercase()), Some(t));
+            assert_eq!(DType::from_ggml_type(t.ggml_type()), Some(t));
+            assert_eq!(t.key(), t.name().to_lowercase());
         }
-        assert_eq!(DType::from_name("Q4_0"), None);
+        assert_eq!(DType::from_name("Q9_9"), None);
+        assert_eq!(DType::from_ggml_type(999), None);
+    }
+
+    #[test]
+    fn parts_of_a_block_are_the_block() {
+        for t in DType::ALL {
+            let Layout {
+                factors,
+                scales,
+                codes,
+                ..
+            } = t.layout();
+            let mut parts: Vec<_> = factors.iter().map(|&at| at..at + 2).collect();
+            parts.extend([scales, codes].into_iter().filter(|part| !part.is_empty()));
+            parts.sort_by_key(|part| part.start);
+            let mut at = 0;
+            for part in parts {
+                assert_eq!(part.start, at, "{t}");
+                at = part.end;
+            }
+            assert_eq!(at, t.block_bytes(), "{t}");
+        }
     }
 }

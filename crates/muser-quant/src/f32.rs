@@ -4,6 +4,9 @@
 //! assert_eq!(muser_quant::f32::read(&[0, 0, 0xc0, 0x3f]), vec![1.5]);
 //! ```
 
+use crate::formats::{Float, FloatCodes, Format, Layout};
+use crate::{DType, field};
+
 /// Bytes of one value.
 pub const BYTES: usize = 4;
 
@@ -15,4 +18,32 @@ pub fn read(bytes: &[u8]) -> Vec<f32> {
         .iter()
         .map(|&b| f32::from_le_bytes(b))
         .collect()
+}
+
+/// The format of one value.
+#[derive(Clone, Copy, Debug)]
+pub struct F32;
+
+impl Format for F32 {
+    const DTYPE: DType = DType::F32;
+    const VALUES: usize = 1;
+    const BYTES: usize = BYTES;
+    const LAYOUT: Layout = Layout {
+        factors: &[],
+        scales: 0..0,
+        codes: 0..BYTES,
+        largest_code: 0,
+    };
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        out[0] = Self::value(block);
+    }
+}
+
+impl Float for F32 {
+    const CODES: FloatCodes = FloatCodes::F32;
+
+    fn value(bytes: &[u8]) -> f32 {
+        f32::from_le_bytes(field(bytes, 0))
+    }
 }

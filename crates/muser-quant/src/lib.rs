@@ -20,16 +20,26 @@ pub mod bf16;
 mod dtype;
 pub mod f16;
 pub mod f32;
+mod formats;
 mod packed_scales;
+pub mod q4_0;
 pub mod q4_k;
 pub mod q5_k;
 pub mod q6_k;
+pub mod q8;
+pub mod q8_0;
 pub mod q8_k;
 
 pub use dtype::{DType, RowError};
+pub use formats::{
+    Arithmetic, Float, FloatCodes, Format, Group, GroupCodes, Layout, Sums, SuperCodes, Superblock,
+};
 
 /// Values in one K-quant superblock, of weights and of activations alike.
 pub const QK: usize = 256;
+
+/// Values in one group, of weights and of activations alike.
+pub const GROUP: usize = 32;
 
 /// The bytes `at .. at + N` of a block, as an array.
 ///
@@ -38,4 +48,15 @@ pub(crate) fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&block[at..at + N]);
     out
+}
+
+/// All bytes of a block, as an array.
+///
+/// # Panics
+/// If there are not `N`.
+pub(crate) fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
+    match block.try_into() {
+        Ok(block) => block,
+        Err(_) => panic!("a block of {N} bytes, found {}", block.len()),
+    }
 }

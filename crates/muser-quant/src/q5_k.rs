@@ -26,8 +26,9 @@
 //! assert_eq!(w[32], 16.0 + 3.0);
 //! ```
 
+use crate::formats::{Format, Layout, Sums, SuperCodes, Superblock};
 use crate::q8_k::BlockQ8K;
-use crate::{QK, field, packed_scales};
+use crate::{DType, QK, f16, field, packed_scales, whole};
 
 /// Bytes of one block.
 pub const BYTES: usize = 176;
@@ -101,5 +102,38 @@ impl BlockQ5K {
             min += i32::from(m[j]) * i32::from(a.q[i]);
         }
         (sum, min)
+    }
+}
+
+impl Format for BlockQ5K {
+    const DTYPE: DType = DType::Q5K;
+    const VALUES: usize = QK;
+    const BYTES: usize = BYTES;
+    const LAYOUT: Layout = Layout {
+        factors: &[0, 2],
+        scales: 4..16,
+        codes: 16..176,
+        largest_code: 31,
+    };
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        out.copy_from_slice(&Self::from_bytes(whole(block)).decode());
+    }
+}
+
+impl Superblock for BlockQ5K {
+    const SUB_BLOCKS: usize = 8;
+    const SIGNED: bool = false;
+    const CODES: SuperCodes = SuperCodes::NibblesAndBits;
+
+    fn sums(block: &[u8], a: &BlockQ8K) -> Sums {
+        let block = Self::from_bytes(whole(block));
+        let (sum, min) = block.dot(a);
+        Sums {
+            sum,
+            min,
+            d: f16::to_f32(block.d),
+            dmin: f16::to_f32(block.dmin),
+        }
     }
 }

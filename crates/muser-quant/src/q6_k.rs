@@ -31,8 +31,9 @@
 //! assert_eq!(w[64], 2.0 * (50.0 - 32.0));
 //! ```
 
+use crate::formats::{Format, Layout, Sums, SuperCodes, Superblock};
 use crate::q8_k::BlockQ8K;
-use crate::{QK, field};
+use crate::{DType, QK, f16, field, whole};
 
 /// Bytes of one block.
 pub const BYTES: usize = 210;
@@ -91,5 +92,37 @@ impl BlockQ6K {
                 i32::from(self.scales[i / 16]) * w * i32::from(a.q[i])
             })
             .sum()
+    }
+}
+
+impl Format for BlockQ6K {
+    const DTYPE: DType = DType::Q6K;
+    const VALUES: usize = QK;
+    const BYTES: usize = BYTES;
+    const LAYOUT: Layout = Layout {
+        factors: &[208],
+        scales: 192..208,
+        codes: 0..192,
+        largest_code: 32,
+    };
+
+    fn decode(block: &[u8], out: &mut [f32]) {
+        out.copy_from_slice(&Self::from_bytes(whole(block)).decode());
+    }
+}
+
+impl Superblock for BlockQ6K {
+    const SUB_BLOCKS: usize = 16;
+    const SIGNED: bool = true;
+    const CODES: SuperCodes = SuperCodes::NibblesAndPairs;
+
+    fn sums(block: &[u8], a: &BlockQ8K) -> Sums {
+        let block = Self::from_bytes(whole(block));
+        Sums {
+            sum: block.dot(a),
+            min: 0,
+            d: f16::to_f32(block.d),
+            dmin: 0.0,
+        }
     }
 }

@@ -1,9 +1,8 @@
 //! The `bench` server: calls of `llama_decode`, timed as muser times its own.
 //!
-//! One model and one context, set up as llama.cpp's tools do: a thread pool of
-//! its own, sliding layers in a ring unless `--swa-full`. The pool is paused
-//! between requests: whoever measures something else in the meantime has the
-//! cores for themselves.
+//! Holds one model and one context, set up as llama.cpp's tools do: a thread
+//! pool of its own, sliding layers in a ring unless `--swa-full`. The pool is
+//! paused between requests, so that the cores are free for other measurements.
 
 use std::ffi::{CString, c_char, c_void};
 use std::io;
@@ -20,7 +19,7 @@ use crate::wire;
 const USAGE: &str =
     "usage: muser-reference bench --model FILE [--context N] [--ubatch N] [--swa-full]";
 
-/// What the command line asks for.
+/// Options of the command line.
 struct Options {
     model: String,
     context: u32,
@@ -69,25 +68,25 @@ enum Request {
     Calls(Calls),
 }
 
-/// The sequence that all calls walk along; forgets what is stored.
+/// Sets the sequence that the calls process, and clears the cache.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tokens {
     tokens: Vec<i32>,
 }
 
-/// Calls from a depth on.
+/// Runs calls, the first one at a depth.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Calls {
-    /// Tokens in a call.
+    /// Number of tokens in a call.
     width: usize,
-    /// Positions stored before the first one.
+    /// Number of positions stored before the first call.
     depth: usize,
-    /// Successive calls, each timed.
+    /// Number of successive calls, each timed.
     calls: usize,
     threads: i32,
-    /// Whether one more goes before, untimed.
+    /// Whether an untimed call runs first and is rewound.
     #[serde(default)]
     warm: bool,
 }
@@ -169,7 +168,7 @@ impl Drop for Pool {
     }
 }
 
-/// Dropped in this order: the context uses the pools and the model.
+/// Fields are dropped in this order: the context uses the pools and the model.
 struct Bench {
     session: Session,
     pools: Vec<Pool>,
@@ -177,7 +176,7 @@ struct Bench {
     context: usize,
     batch: usize,
     tokens: Vec<i32>,
-    /// Positions stored.
+    /// Number of positions stored.
     len: usize,
 }
 
@@ -292,7 +291,7 @@ impl Bench {
         self.model.0.as_ptr()
     }
 
-    /// Makes the next calls run on so many threads.
+    /// Attaches a pool of this many threads to the context, for the next calls.
     fn attach(&mut self, threads: i32) -> Result<NonNull<sys::ggml_threadpool>, String> {
         if !(1..=512).contains(&threads) {
             return Err(format!("threads {threads}: 1 to 512"));
@@ -323,8 +322,9 @@ impl Bench {
         self.len = 0;
     }
 
-    /// Stores the first `depth` tokens, or cuts back to them; where a ring no
-    /// longer holds what they need, all over again.
+    /// Brings the cache to the first `depth` tokens: truncates it or stores
+    /// more. Starts again from the first token if a ring no longer holds what
+    /// position `depth` sees.
     fn go_to(&mut self, depth: usize) -> Result<(), String> {
         if self.len > depth {
             let at = i32::try_from(depth).map_err(|e| e.to_string())?;
@@ -348,8 +348,8 @@ impl Bench {
         Ok(())
     }
 
-    /// One `llama_decode` of the next `n` tokens, with the logits of the last
-    /// one if any; its seconds.
+    /// Runs one `llama_decode` of the next `n` tokens, with the logits of the
+    /// last one if `logits`. Returns its seconds.
     fn decode(&mut self, n: usize, logits: bool) -> Result<f64, String> {
         let (from, end) = (self.len, self.len + n);
         let count = i32::try_from(n).map_err(|e| e.to_string())?;
@@ -390,7 +390,7 @@ impl Bench {
         Ok(seconds)
     }
 
-    /// FNV-1a of the last logits.
+    /// Returns the FNV-1a hash of the last logits.
     fn last_row(&self) -> Result<String, String> {
         // SAFETY: the context is live and has decoded a batch.
         let row = unsafe { sys::llama_get_logits_ith(self.session.0.as_ptr(), -1) };
@@ -407,8 +407,8 @@ impl Bench {
     }
 }
 
-/// Bytes of this process in memory: now, at most, and of those now its own
-/// (`anonymous`) and of mapped files.
+/// Reads the memory of this process in bytes: resident, its peak, and the
+/// resident parts that are `anonymous` and from a `file`.
 fn memory() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {

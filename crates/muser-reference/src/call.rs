@@ -1,4 +1,4 @@
-//! Functions of ggml called directly, where the graph API does not reach.
+//! Calls functions of ggml that its graph API does not expose.
 
 use std::ffi::c_void;
 
@@ -10,7 +10,7 @@ use crate::graph::Reply;
 use crate::wire;
 
 unsafe extern "C" {
-    /// Four rows of `k` floats into interleaved Q8_K blocks (repack.h).
+    /// Quantises four rows of `k` floats to interleaved Q8_K blocks (repack.h).
     fn ggml_quantize_mat_q8_K_4x8(x: *const f32, y: *mut c_void, k: i64);
 }
 
@@ -44,7 +44,8 @@ pub(crate) fn run(
 
 type Made = Result<(String, Vec<i64>, Vec<u8>), String>;
 
-/// An operand's floats, aligned.
+/// Copies the floats of an operand to aligned memory. Returns them with the row
+/// length and the number of rows.
 fn floats(t: &wire::Tensor, data: &[u8]) -> Result<(Vec<f32>, usize, usize), String> {
     let n = *t.ne.first().unwrap_or(&0);
     let rows: i64 = t.ne[1.min(t.ne.len())..].iter().product();
@@ -59,7 +60,8 @@ fn floats(t: &wire::Tensor, data: &[u8]) -> Result<(Vec<f32>, usize, usize), Str
     Ok((x, n, rows))
 }
 
-/// The CPU backend's conversion of f32 rows to a type, a call a row.
+/// Converts f32 rows to a type with the CPU backend's function, a call for each
+/// row.
 fn from_float(params: &Value, t: &wire::Tensor, data: &[u8]) -> Made {
     let name = params["type"].as_str().ok_or("parameter type is missing")?;
     let kind = type_of(name)?;
@@ -76,7 +78,7 @@ fn from_float(params: &Value, t: &wire::Tensor, data: &[u8]) -> Made {
     Ok((name.to_owned(), t.ne.clone(), y))
 }
 
-/// A type's rows as f32, by ggml-base's conversion.
+/// Converts rows of a type to f32 with ggml-base's function.
 fn to_float(t: &wire::Tensor, data: &[u8]) -> Made {
     let kind = type_of(&t.kind)?;
     let row = row_bytes(kind, t.ne.first().copied().unwrap_or(0))?;
@@ -96,8 +98,9 @@ fn to_float(t: &wire::Tensor, data: &[u8]) -> Made {
     ))
 }
 
-/// Four rows into the interleaved blocks of the repacked products: per block
-/// four f32 scales, 1,024 codes, 64 sums (1,168 bytes).
+/// Quantises four rows to the interleaved blocks that products of repacked
+/// weights take: for each block four f32 scales, 1,024 codes and 64 sums, 1,168
+/// bytes.
 fn quantize_4x8(t: &wire::Tensor, data: &[u8]) -> Made {
     let (x, n, rows) = floats(t, data)?;
     if rows != 4 || n % 256 != 0 {
@@ -112,7 +115,8 @@ fn quantize_4x8(t: &wire::Tensor, data: &[u8]) -> Made {
     Ok(("q8_Kx4".into(), vec![t.ne[0], 4], y))
 }
 
-/// The dot product of a type's row with a row of the type that it is paired with.
+/// Computes the dot product of a weight row with an activation row of the type
+/// that ggml pairs with it.
 fn vec_dot(t: [&wire::Tensor; 2], data: [&[u8]; 2]) -> Made {
     let kind = type_of(&t[0].kind)?;
     // SAFETY: as in `from_float`.

@@ -1,14 +1,14 @@
-//! Owners for ggml's objects and the few questions asked of its types.
+//! Owning wrappers of ggml's objects, and properties of its types.
 
 use std::ffi::{CStr, CString};
 use std::ptr::{self, NonNull};
 
 use llama_cpp_sys_2 as sys;
 
-/// A tensor that some [`Context`] owns.
+/// A tensor, owned by a [`Context`].
 pub(crate) type Raw = *mut sys::ggml_tensor;
 
-/// The types that a request may name.
+/// Types that a request may name.
 const TYPES: [(&str, sys::ggml_type); 9] = [
     ("f32", sys::GGML_TYPE_F32),
     ("f16", sys::GGML_TYPE_F16),
@@ -21,7 +21,7 @@ const TYPES: [(&str, sys::ggml_type); 9] = [
     ("i64", sys::GGML_TYPE_I64),
 ];
 
-/// The type of a name.
+/// Returns the type of this name.
 pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
     TYPES
         .iter()
@@ -30,7 +30,7 @@ pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
         .ok_or_else(|| format!("type {name}: not one of {:?}", TYPES.map(|(n, _)| n)))
 }
 
-/// The name of a type; ggml's own for one that no request may name.
+/// Returns the name of a type: as in requests, else ggml's own.
 pub(crate) fn type_name(kind: sys::ggml_type) -> String {
     match TYPES.iter().find(|(_, t)| *t == kind) {
         Some((n, _)) => (*n).to_owned(),
@@ -39,10 +39,10 @@ pub(crate) fn type_name(kind: sys::ggml_type) -> String {
     }
 }
 
-/// Bytes of a row of `n` elements.
+/// Returns the number of bytes of a row of `n` elements.
 ///
 /// # Errors
-/// When `n` is not a positive multiple of the type's block.
+/// `n` is not a positive multiple of the type's block size.
 pub(crate) fn row_bytes(kind: sys::ggml_type, n: i64) -> Result<usize, String> {
     // SAFETY: `kind` is one of TYPES.
     let block = unsafe { sys::ggml_blck_size(kind) };
@@ -56,7 +56,7 @@ pub(crate) fn row_bytes(kind: sys::ggml_type, n: i64) -> Result<usize, String> {
     Ok(unsafe { sys::ggml_row_size(kind, n) })
 }
 
-/// Copies a NUL-terminated string of ggml's.
+/// Copies a NUL-terminated string of ggml.
 pub(crate) fn text(p: *const std::ffi::c_char) -> String {
     if p.is_null() {
         return String::new();
@@ -69,7 +69,8 @@ pub(crate) fn text(p: *const std::ffi::c_char) -> String {
 pub(crate) struct Context(NonNull<sys::ggml_context>);
 
 impl Context {
-    /// Room for `tensors` tensors and one graph of as many nodes.
+    /// Creates a context with room for `tensors` tensors and one graph of as
+    /// many nodes.
     pub(crate) fn new(tensors: usize) -> Result<Self, String> {
         // SAFETY: both only compute sizes.
         let mem = unsafe {
@@ -90,7 +91,7 @@ impl Context {
         self.0.as_ptr()
     }
 
-    /// A tensor without data.
+    /// Creates a tensor without data.
     pub(crate) fn tensor(
         &self,
         name: &str,
@@ -119,7 +120,7 @@ impl Drop for Context {
     }
 }
 
-/// Memory of tensors.
+/// Memory that holds the data of tensors.
 pub(crate) struct Buffer(NonNull<sys::ggml_backend_buffer>);
 
 impl Buffer {
@@ -141,7 +142,7 @@ impl Drop for Buffer {
     }
 }
 
-/// The CPU backend.
+/// ggml's CPU backend.
 pub(crate) struct Backend(NonNull<sys::ggml_backend>);
 
 impl Backend {
@@ -156,7 +157,8 @@ impl Backend {
         self.0.as_ptr()
     }
 
-    /// The buffer types besides the plain one: on x86 the repacking one.
+    /// Returns the buffer types besides the plain one: on x86, the one that
+    /// repacks weights.
     pub(crate) fn extra_buffer_types(&self) -> Vec<sys::ggml_backend_buffer_type_t> {
         // SAFETY: the backend is live; the function found under this name has
         // this type (ggml-backend.h), and its list ends with a null pointer.

@@ -1,4 +1,4 @@
-//! The `op` server: small graphs through ggml's public CPU API.
+//! The `op` server: computes small graphs with ggml's public CPU API.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_void};
@@ -16,21 +16,22 @@ use crate::{call, wire};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
-    /// Threads of the graph.
+    /// Number of threads that compute the graph.
     #[serde(default = "one")]
     threads: i32,
-    /// Whether weights go where llama.cpp puts them by default, or stay plain.
+    /// Whether weights go to the buffer type that llama.cpp chooses by default,
+    /// instead of the plain one.
     #[serde(default = "yes")]
     repack: bool,
-    /// ggml's reference forms instead of its usual ones.
+    /// Whether ggml uses the reference versions of its kernels.
     #[serde(default)]
     use_ref: bool,
-    /// Inputs.
+    /// Tensors whose data follows the request line.
     tensors: Vec<wire::Tensor>,
-    /// Names of tensors kept from earlier requests that are no longer wanted.
+    /// Names of kept tensors to drop.
     #[serde(default)]
     drop: Vec<String>,
-    /// Operations, each after its operands.
+    /// Operations in an order in which operands come first.
     #[serde(default)]
     nodes: Vec<Node>,
     /// Names of the results to send back.
@@ -51,28 +52,28 @@ fn yes() -> bool {
     true
 }
 
-/// A tensor with memory of its own: a repacked weight, or one that is kept.
+/// A tensor with memory of its own: a repacked weight or a kept tensor.
 struct Owned {
     raw: Raw,
-    /// The buffer type, where it is not the plain one.
+    /// Name of the buffer type if it is not the plain one.
     placed: Option<String>,
     _buffer: Buffer,
     _context: Context,
 }
 
-/// Tensors that later requests may name.
+/// Kept tensors, which later requests may name.
 type Kept = HashMap<String, Owned>;
 
-/// What a request gives: the head of the reply and the bytes after it.
+/// A reply: its JSON line and the bytes after it.
 pub(crate) type Reply = (Value, Vec<Vec<u8>>);
 
-/// Drops ggml's messages: one a repacked weight.
+/// Discards ggml's log, which has a line for each repacked weight.
 unsafe extern "C" fn no_log(_: sys::ggml_log_level, _: *const c_char, _: *mut c_void) {}
 
 /// Answers requests from standard input until its end.
 ///
 /// # Errors
-/// When the stream itself breaks; a bad request is answered with its error.
+/// The stream breaks. A bad request is answered with its error.
 pub(crate) fn serve() -> Result<(), String> {
     // SAFETY: the callback takes what ggml passes and keeps nothing.
     unsafe { sys::ggml_log_set(Some(no_log), std::ptr::null_mut()) };
@@ -83,7 +84,8 @@ pub(crate) fn serve() -> Result<(), String> {
     while let Some(line) = wire::line(&mut input)? {
         let request: Request = match serde_json::from_str(&line) {
             Ok(r) => r,
-            // Without the sizes the payload cannot be skipped.
+            // The payload of a request that does not parse has no known size
+            // and cannot be skipped.
             Err(e) => {
                 let head = json!({ "ok": false, "error": format!("request: {e}") });
                 wire::reply(&mut output, &head, &[])?;
@@ -155,15 +157,17 @@ fn run(
 #[derive(Default)]
 struct Inputs<'a> {
     sent: HashMap<String, Raw>,
-    /// Those without memory so far, and their data.
+    /// Tensors in the graph's context, which have no memory yet, with their
+    /// data.
     plain: Vec<(Raw, &'a [u8])>,
-    /// Those with memory that goes with the request, by name.
+    /// Tensors with memory of their own that live as long as the request, by
+    /// name.
     own: Vec<(String, Owned)>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Places one tensor: in the graph's context, in memory of its own, or
-    /// among the kept ones.
+    /// Adds one tensor: to the graph's context, with memory of its own, or to
+    /// the kept ones.
     fn add(
         &mut self,
         backend: &Backend,
@@ -198,8 +202,8 @@ impl<'a> Inputs<'a> {
         Ok(())
     }
 
-    /// All tensors that nodes may name, those sent before those kept, and the
-    /// ones outside the plain buffer type.
+    /// Returns the tensors that nodes may name, where one of this request hides
+    /// a kept one, and the buffer types of those outside the plain one.
     fn names(&self, kept: &Kept) -> (HashMap<String, Raw>, BTreeMap<String, String>) {
         let mut known: HashMap<String, Raw> =
             kept.iter().map(|(n, o)| (n.clone(), o.raw)).collect();
@@ -213,7 +217,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The length that a tensor announces is the length that its type and shape need.
+/// Checks that the announced length of a tensor is the length of its type and
+/// shape.
 fn check_size(t: &wire::Tensor) -> Result<(), String> {
     let row = row_bytes(type_of(&t.kind)?, t.ne.first().copied().unwrap_or(0))?;
     let want = t.ne[1..].iter().try_fold(row, |acc, &n| {
@@ -231,8 +236,8 @@ fn check_size(t: &wire::Tensor) -> Result<(), String> {
     Ok(())
 }
 
-/// A weight in an extra buffer type, if one takes its products, as the model
-/// loader of llama.cpp decides it; with that buffer type's name.
+/// Places a weight in an extra buffer type if one supports its products, by the
+/// rule of llama.cpp's model loader.
 fn repacked(
     backend: &Backend,
     t: &wire::Tensor,
@@ -274,7 +279,7 @@ fn repacked(
     Ok(None)
 }
 
-/// A tensor of its own in the plain buffer type.
+/// Creates a tensor with memory of its own in the plain buffer type.
 fn unpacked(backend: &Backend, t: &wire::Tensor, kind: sys::ggml_type) -> Result<Owned, String> {
     let context = Context::new(1)?;
     let raw = context.tensor(&t.name, kind, &t.ne)?;
@@ -289,7 +294,8 @@ fn unpacked(backend: &Backend, t: &wire::Tensor, kind: sys::ggml_type) -> Result
     })
 }
 
-/// The graph of the outputs, each marked so that no fusion swallows it.
+/// Builds the graph of the outputs. Marks each as an output, so that ggml does
+/// not fuse it with a later operation.
 fn expand(ctx: &Context, room: usize, outputs: &[Raw]) -> *mut sys::ggml_cgraph {
     // SAFETY: the context has room for a graph of that size.
     unsafe {
@@ -323,7 +329,7 @@ fn compute(
     }
 }
 
-/// Copies tensors out: their heads and their bytes.
+/// Copies tensors for a reply: their descriptions and their bytes.
 fn read(names: &[String], raws: &[Raw]) -> Result<(Vec<wire::Tensor>, Vec<Vec<u8>>), String> {
     let mut heads = Vec::with_capacity(raws.len());
     let mut all = Vec::with_capacity(raws.len());

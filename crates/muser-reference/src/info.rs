@@ -1,4 +1,4 @@
-//! What this build is: versions, compiler, flags, features, machine.
+//! Facts of this build and machine: versions, compiler, flags, features.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -9,7 +9,7 @@ unsafe extern "C" {
     fn gnu_get_libc_version() -> *const c_char;
 }
 
-/// Environment variables that ggml reads at run time and that change a route.
+/// Environment variables through which ggml chooses other kernels at run time.
 const OVERRIDES: [&str; 5] = [
     "GGML_CPU_TILED_MM",
     "GGML_CPU_TILED_MM_FORCE",
@@ -65,10 +65,10 @@ fn features() -> Vec<Feature> {
     ]
 }
 
-/// The facts of this build as one JSON object.
+/// Returns the facts as one JSON object.
 ///
 /// # Errors
-/// When the build uses an instruction set that this CPU lacks, by name.
+/// The build uses an instruction set that this CPU lacks; the error names it.
 pub(crate) fn facts() -> Result<Value, String> {
     let mut built = serde_json::Map::new();
     for (name, compiled, present) in features() {

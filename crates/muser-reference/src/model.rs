@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::ggml::{text, type_name};
 use crate::wire;
 
-/// A request. What is not given is what llama.cpp's API does by default.
+/// A request. Fields that are absent take the default of llama.cpp's API.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
@@ -21,27 +21,28 @@ struct Request {
     model: String,
     /// Token ids.
     ids: Vec<i32>,
-    /// Lengths of the successive `llama_decode` calls; they add up to the ids.
-    /// One call of everything where this is missing.
+    /// Lengths of the successive `llama_decode` calls, which add up to the
+    /// number of ids. Without it, one call.
     chunks: Option<Vec<usize>>,
-    /// Where the logits go, f32: vocabulary values for each position asked for.
+    /// File for the logits as f32: a value for each token of the vocabulary,
+    /// for each requested position.
     out: String,
-    /// Asks for the last position of each call instead of every one. llama.cpp
-    /// then computes the end of the last layer at that width.
+    /// Whether to request logits of the last position of each call only.
+    /// llama.cpp then computes the end of the last layer at width 1.
     #[serde(default)]
     last: bool,
-    /// Threads of one-token and of longer calls.
+    /// Number of threads, for calls of one token and of more.
     threads: i32,
     n_ctx: Option<u32>,
     n_batch: Option<u32>,
     n_ubatch: Option<u32>,
-    /// auto, on or off.
+    /// Flash attention: auto, on or off.
     flash_attn: Option<String>,
-    /// Whether weights may go to the repacking buffer.
+    /// Whether weights may be repacked.
     repack: Option<bool>,
     /// Whether sliding layers keep every position.
     swa_full: Option<bool>,
-    /// Copies of intermediate results.
+    /// Intermediate results to copy to files.
     trace: Option<Trace>,
 }
 
@@ -50,14 +51,14 @@ struct Request {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trace {
-    /// Folder for one file a result.
+    /// Folder in which each result gets a file.
     dir: String,
-    /// Names of results; all where empty.
+    /// Names of results; empty for all.
     #[serde(default)]
     names: Vec<String>,
 }
 
-/// Lines of llama.cpp's log since the last request.
+/// Lines of llama.cpp's log since the last request began.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 unsafe extern "C" fn keep_log(_: sys::ggml_log_level, line: *const c_char, _: *mut c_void) {
@@ -69,7 +70,7 @@ unsafe extern "C" fn keep_log(_: sys::ggml_log_level, line: *const c_char, _: *m
     }
 }
 
-/// The last lines of the log, for an error.
+/// Returns the last lines of the log, for an error message.
 fn log_tail() -> String {
     let log = LOG.lock().map(|l| l.clone()).unwrap_or_default();
     log[log.len().saturating_sub(6)..].join(" | ")
@@ -103,7 +104,7 @@ struct Model {
     raw: NonNull<sys::llama_model>,
     path: String,
     repack: bool,
-    /// Buffers that the loader reported.
+    /// Lines of the loader's log about its buffers.
     buffers: Vec<String>,
 }
 
@@ -155,7 +156,7 @@ fn clear_log() {
     }
 }
 
-/// Lines of the log that hold a phrase.
+/// Returns the lines of the log that contain a phrase.
 fn log_with(phrase: &str) -> Vec<String> {
     LOG.lock()
         .map(|l| l.iter().filter(|s| s.contains(phrase)).cloned().collect())
@@ -217,8 +218,8 @@ fn run(request: &Request, cache: &mut Option<Model>) -> Result<Value, String> {
     }))
 }
 
-/// A context with the request's parameters over llama.cpp's defaults, and those
-/// parameters as they then are.
+/// Opens a context with the parameters of the request over llama.cpp's
+/// defaults. Returns it with the parameters in force.
 fn open(
     model: &Model,
     request: &Request,
@@ -271,7 +272,8 @@ fn open(
     Ok((session, facts))
 }
 
-/// One `llama_decode` call with logits of every position, or of the last.
+/// Runs one `llama_decode` call and returns the logits of every position, or of
+/// the last one.
 fn decode(
     session: &Session,
     ids: &[i32],
@@ -319,7 +321,7 @@ fn decode(
     Ok(unsafe { std::slice::from_raw_parts(p, outputs * vocab) }.to_vec())
 }
 
-/// Writes intermediate results as they are computed.
+/// Writes intermediate results to files as they are computed.
 struct Tracer {
     dir: String,
     names: Vec<String>,
@@ -336,7 +338,7 @@ impl Tracer {
         })
     }
 
-    /// Writes a tensor's bytes, from its first to its last one in memory.
+    /// Writes the bytes of a tensor, from its first to its last one in memory.
     fn keep(&mut self, t: *mut sys::ggml_tensor) -> Result<(), String> {
         // SAFETY: the scheduler hands over a live, computed tensor.
         let (name, op, kind, ne, nb, data) = unsafe {

@@ -1,4 +1,4 @@
-//! The operations that a graph request may name, each a call of ggml's API.
+//! Operations that a graph request may name; each is a call of ggml's API.
 
 use std::collections::HashMap;
 
@@ -34,8 +34,8 @@ impl Node {
             .ok_or_else(|| self.err(&format!("parameter {key} is missing")))
     }
 
-    /// A parameter as f32: JSON's number read as f64 first, which is exact for
-    /// any f32 written in full.
+    /// Reads a parameter as f32. JSON numbers are parsed as f64, which is exact
+    /// for any f32 written in full.
     fn float(&self, key: &str) -> Result<f32, String> {
         Ok(self.number(key)? as f32)
     }
@@ -55,7 +55,7 @@ impl Node {
             .ok_or_else(|| self.err(&format!("parameter {key} is not an i32")))
     }
 
-    /// A list of exactly four integers.
+    /// Reads a parameter that is a list of four integers.
     fn four(&self, key: &str) -> Result<[i64; 4], String> {
         let list: Option<Vec<i64>> = self.params[key]
             .as_array()
@@ -76,8 +76,8 @@ impl Node {
 /// Adds a node to the context and returns its result.
 ///
 /// # Errors
-/// An unknown operation, operand or parameter, by name. Shapes are ggml's to
-/// check: what it asserts on ends the process.
+/// An operation, operand or parameter is unknown; the error names it. ggml
+/// checks shapes itself: a failed assertion ends the process.
 pub(crate) fn build(
     ctx: &Context,
     node: &Node,

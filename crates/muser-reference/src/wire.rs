@@ -1,12 +1,13 @@
-//! Requests and replies: a JSON line, then the raw bytes that it announces.
+//! Reads requests and writes replies: a JSON line, then the raw bytes that it
+//! announces.
 
 use std::io::{BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// A request line longer than this is refused.
+/// Maximum length of a request line in bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// Raw bytes of one tensor at most.
+/// Maximum length of one tensor's data in bytes.
 const MAX_TENSOR: usize = 4 << 30;
 
 /// A tensor of a request or of a reply: its bytes follow the line, in the order
@@ -14,16 +15,18 @@ const MAX_TENSOR: usize = 4 << 30;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tensor {
-    /// Name by which nodes refer to it.
+    /// Name by which nodes refer to the tensor.
     pub(crate) name: String,
-    /// ggml's name of the type: f32, f16, bf16, q4_K, q5_K, q6_K, q8_K, i32, i64.
+    /// ggml's name of the type: f32, f16, bf16, q4_K, q5_K, q6_K, q8_K, i32 or
+    /// i64.
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// ggml's ne, 1 to 4 numbers, innermost first.
+    /// Dimensions, 1 to 4 of them, innermost first: ggml's `ne`.
     pub(crate) ne: Vec<i64>,
-    /// Length of its raw data, little-endian.
+    /// Length of the raw data in bytes; values are little-endian.
     pub(crate) bytes: usize,
-    /// Whether it is a weight: placed as llama.cpp would place one.
+    /// Whether the tensor is a weight of products, which llama.cpp may place in
+    /// another buffer type.
     #[serde(default)]
     pub(crate) weight: bool,
     /// Whether later requests may name it without sending it again.

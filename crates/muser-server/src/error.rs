@@ -201,6 +201,7 @@ impl From<muser_engine::Error> for ApiError {
             Engine::NothingToSample => Self::field("logit_bias", error),
             Engine::Text(_)
             | Engine::NoTokenizer
+            | Engine::OtherTokenizer(_)
             | Engine::NoChatTemplate
             | Engine::EmptyPrompt
             | Engine::UnknownToken { .. } => Self::invalid(error.to_string()),

@@ -54,7 +54,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tls::Acceptor;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// Of the grace period, what is left for telling clients of its end, at most.
@@ -160,7 +159,7 @@ impl Server {
             .build()
             .map_err(StartError::Thread)?;
         let address = options.address;
-        let bound = runtime.block_on(TcpListener::bind(address));
+        let bound = runtime.block_on(async { listen::bind(address) });
         let located = bound.and_then(|l| Ok((l.local_addr()?, l)));
         let (address, socket) = located.map_err(|source| StartError::Listen { address, source })?;
         let (sender, acceptor) = acceptor.unzip();
@@ -267,7 +266,7 @@ fn facts<B: Backend>(model: &Model<B>) -> serde_json::Value {
     json!({
         "vocab": config.vocab,
         "context": config.context,
-        "layers": config.layers,
+        "layers": config.layers.len(),
         "hidden": config.hidden,
         "parameters": transformer.parameters(),
         "bytes": transformer.weights_bytes(),

@@ -17,17 +17,38 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use places::{Doing, Places, Seat};
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use wire::{Answering, Line, Times, Wire};
 
 /// After an accept that failed, for want of file descriptors say.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes of an answer that the system keeps for a client that does not read, and
+/// connections that wait to be accepted.
+const UNSENT: u32 = 256 << 10;
+const BACKLOG: u32 = 1024;
+
+/// A socket that listens. Without a bound the system would keep megabytes of
+/// unread answers for each connection.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A server that starts anew takes its port again at once.
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(UNSENT)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// What connections are made with.
 pub(crate) struct Listening {

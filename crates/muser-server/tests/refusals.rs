@@ -291,11 +291,14 @@ fn a_full_queue_says_when_to_come_again_and_a_gone_client_makes_room() {
         .lines()
         .find_map(|l| l.strip_prefix("retry-after: "));
     assert!((1..=60).contains(&after.unwrap().parse::<u64>().unwrap()));
-    let n = complete(s.address, json!({"prompt": "x", "n": 3}));
-    assert_eq!(refused(&n, 400), "n");
     drop(waiting);
     drop(running);
     until_busy(&s, 0);
+    // Choices wait in their request's place.
+    complete(s.address, json!({"prompt": "x", "max_tokens": 1, "n": 9})).ok();
+    let all: Vec<_> = (0..50).map(|_| "x").collect();
+    let n = complete(s.address, json!({"prompt": all, "n": 100}));
+    assert_eq!(refused(&n, 400), "n");
     still_works(&s);
 }
 

@@ -23,9 +23,13 @@ fn scored(tokens: &[u32]) -> Vec<(f64, f64)> {
     all
 }
 
-fn floats(list: &Value) -> Vec<f64> {
-    let list = list.as_array().unwrap();
-    list.iter().map(|v| v.as_f64().unwrap()).collect()
+/// The list as JSON, to the last digit: null for the first, and more to come.
+fn written(scored: &[(f64, f64)]) -> String {
+    let each = scored
+        .iter()
+        .map(|(p, _)| serde_json::to_string(p).unwrap());
+    let each: Vec<String> = each.collect();
+    format!("\"token_logprobs\":[null,{},", each.join(","))
 }
 
 /// What lm-eval sends for a likelihood, and how it reads the answer.
@@ -38,7 +42,12 @@ fn a_prompts_log_probabilities_are_the_engines() {
     ];
     let body = json!({"prompt": prompts, "max_tokens": 1, "logprobs": 1, "echo": true,
         "temperature": 0, "seed": 1234});
-    let whole = complete(s.address, body.clone()).ok();
+    let reply = complete(s.address, body.clone());
+    for prompt in &prompts {
+        let list = written(&scored(prompt));
+        assert!(reply.body.contains(&list), "{list}: {}", reply.body);
+    }
+    let whole = reply.ok();
     for (prompt, choice) in prompts.iter().zip(whole["choices"].as_array().unwrap()) {
         let probs = &choice["logprobs"];
         let all = probs["token_logprobs"].as_array().unwrap();
@@ -49,15 +58,16 @@ fn a_prompts_log_probabilities_are_the_engines() {
         );
         assert!(all[0].is_null() && probs["top_logprobs"][0].is_null());
         let expected = scored(prompt);
-        let found = floats(&Value::from(all[1..prompt.len()].to_vec()));
-        assert_eq!(found, expected.iter().map(|e| e.0).collect::<Vec<_>>());
         for (i, e) in expected.iter().enumerate() {
             let top = probs["top_logprobs"][i + 1].as_object().unwrap();
             let likeliest = top
                 .values()
                 .filter_map(Value::as_f64)
                 .fold(f64::MIN, f64::max);
-            assert_eq!(likeliest, e.1);
+            assert!(
+                (likeliest - e.1).abs() < 1e-12,
+                "as the parser here reads it"
+            );
             assert!(
                 (1..=2).contains(&top.len()),
                 "the likeliest, and the token itself"
@@ -67,14 +77,14 @@ fn a_prompts_log_probabilities_are_the_engines() {
     // The same alone, cached or not, in a stream, and with several choices.
     let alone =
         json!({"prompt": prompts[1], "max_tokens": 0, "logprobs": 1, "echo": true, "seed": 7});
-    let zero = complete(s.address, alone.clone()).ok()["choices"][0]["logprobs"].clone();
-    let of_prompt = floats(&Value::from(
-        zero["token_logprobs"].as_array().unwrap()[1..].to_vec(),
-    ));
-    assert_eq!(
-        of_prompt,
-        scored(&prompts[1]).iter().map(|e| e.0).collect::<Vec<_>>()
-    );
+    let reply = complete(s.address, alone.clone());
+    // Without a token behind it the list ends there.
+    let list = written(&scored(&prompts[1]))
+        .trim_end_matches(',')
+        .to_owned()
+        + "]";
+    assert!(reply.body.contains(&list), "{list}: {}", reply.body);
+    let zero = reply.ok()["choices"][0]["logprobs"].clone();
     let again = complete(s.address, alone.clone()).ok()["choices"][0]["logprobs"].clone();
     assert_eq!(again, zero);
     let mut several = alone.clone();
@@ -156,4 +166,31 @@ fn parts_of_characters_have_keys_and_offsets_of_their_own() {
         // Twenty, and the token itself where it is none of them.
         assert!((20..=21).contains(&top.as_object().unwrap().len()), "{top}");
     }
+}
+
+/// The tokens of a stop string were sampled: they are counted and have their
+/// log-probabilities, though their text is not shown.
+#[test]
+fn tokens_of_a_stop_string_have_theirs() {
+    let s = start();
+    let body = json!({"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0,
+        "logprobs": 0});
+    let free = complete(s.address, body.clone()).ok()["choices"][0].clone();
+    let text = free["text"].as_str().unwrap();
+    let stop: String = text.chars().skip(20).take(9).collect();
+    let mut stopped = body;
+    stopped["stop"] = stop.as_str().into();
+    let whole = complete(s.address, stopped).ok();
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        choice["text"].as_str().unwrap(),
+        &text[..text.find(&stop).unwrap()]
+    );
+    let tokens = choice["logprobs"]["tokens"].as_array().unwrap();
+    assert_eq!(
+        whole["usage"]["completion_tokens"].as_u64(),
+        Some(tokens.len() as u64)
+    );
+    let sampled: String = tokens.iter().map(|t| t.as_str().unwrap()).collect();
+    assert!(sampled.contains(&stop) && text.starts_with(&sampled));
 }

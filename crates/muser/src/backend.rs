@@ -31,6 +31,7 @@ pub(crate) fn open(common: &Common) -> anyhow::Result<Arc<Device>> {
         threads: common.threads,
         level: common.level,
         lane: lane(common)?,
+        ..CpuOptions::default()
     };
     match Cpu::open(options) {
         Ok(cpu) => Ok(Arc::new(cpu)),

@@ -75,6 +75,7 @@ fn asked_for(error: &muser_engine::Error) -> bool {
         Engine::Parameter { .. }
             | Engine::UnknownToken { .. }
             | Engine::NoTokenizer
+            | Engine::OtherTokenizer(_)
             | Engine::NoChatTemplate
     )
 }

@@ -8,6 +8,7 @@ mod embedded;
 mod exit;
 mod input;
 mod interrupt;
+mod lines;
 mod load;
 mod log;
 mod measure;

@@ -119,9 +119,13 @@ fn what_has_no_end_is_refused() {
         &["logits", "--sha256", "--tokens", "@/dev/zero"],
         &["parity", "--receipt", "/dev/zero"],
         &["serve", "--port", "0", "--api-key-file", "/dev/zero"],
+        &["chat", "--no-history", "-q"],
     ] {
-        let mut child = start(args);
-        drop(child.stdin.take());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muser"));
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let command = command.args(args).env_remove("MUSER_MODEL").stdin(zero);
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = piped.spawn().unwrap();
         let out = child.wait_with_output().unwrap();
         let told = String::from_utf8(out.stderr).unwrap();
         assert!(!out.status.success(), "{args:?}");
@@ -225,7 +229,8 @@ fn every_receipt_is_looked_at() {
 
 /// The embedded model with other keys.
 fn changed(path: &Path, drop: &[&str], add: &[(&str, Value)]) {
-    let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/glimmer-nano-q4_k_m.gguf");
+    let nano =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/glimmer-nano-2-q4_k_m.gguf");
     let gguf = Gguf::open(&nano).unwrap();
     let mut writer = Writer::new();
     for entry in gguf.metadata().iter() {

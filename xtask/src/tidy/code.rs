@@ -1,9 +1,8 @@
-//! Rust text without what is not code: comments and literals blanked, lines
-//! kept.
+//! Blanks comments and literals in Rust text, so that rules can look at code
+//! only.
 
-/// The text with comments, strings and characters replaced by spaces. What
-/// this cannot tell apart (a lifetime from an unfinished character) it leaves
-/// as code.
+/// Returns the text with comments, strings and characters replaced by spaces;
+/// line breaks stay. An ambiguous quote, as of a lifetime, stays as code.
 pub(super) fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -34,7 +33,8 @@ fn continues_a_word(before: &str) -> bool {
     before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
-/// Bytes of the comment at the start, nested ones included.
+/// Returns the length in bytes of the block comment at the start, nested ones
+/// included.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -55,7 +55,8 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// Bytes of the string at the start, its quotes included.
+/// Returns the length in bytes of the string literal at the start, its quotes
+/// included.
 fn string(text: &str) -> usize {
     let mut escaped = false;
     for (i, c) in text.char_indices().skip(1) {
@@ -69,7 +70,8 @@ fn string(text: &str) -> usize {
     text.len()
 }
 
-/// Bytes of the raw string at the start, if there is one.
+/// Returns the length in bytes of the raw string literal at the start, if there
+/// is one.
 fn raw_string(text: &str) -> Option<usize> {
     let body = text.strip_prefix('r')?;
     let quoted = body.trim_start_matches('#');
@@ -80,7 +82,8 @@ fn raw_string(text: &str) -> Option<usize> {
     Some(1 + hashes + 1 + length)
 }
 
-/// Bytes of the character at the start, if it is one and no lifetime.
+/// Returns the length in bytes of the character literal at the start; `None`
+/// for a lifetime.
 fn character(text: &str) -> Option<usize> {
     let mut chars = text.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -91,7 +94,7 @@ fn character(text: &str) -> Option<usize> {
     chars.next().filter(|(_, c)| *c == '\'').map(|(i, _)| i + 1)
 }
 
-/// The lines of the text, from 1, that hold this word.
+/// Returns the numbers, from 1, of the lines that contain a word.
 pub(super) fn lines_with_word<'a>(
     text: &'a str,
     word: &'a str,

@@ -3,36 +3,38 @@
 use super::{Finding, Tree};
 use serde_json::Value;
 
-/// A crate of ours, what it may use, and what its tests may use besides.
+/// A crate of the workspace, the crates that it may use, and those that its
+/// tests may use besides.
 type Rule = (
     &'static str,
     &'static [&'static str],
     &'static [&'static str],
 );
 
-/// The arrows. Features are no excuse: an optional edge is an edge.
-const RULES: [Rule; 13] = [
+/// The allowed edges. An optional dependency counts like any other.
+const RULES: [Rule; 14] = [
     ("muser-gguf", &[], &[]),
     ("muser-quant", &[], &[]),
+    ("muser-levels", &[], &[]),
     ("muser-text", &[], &[]),
     ("muser-ops", &["muser-quant"], &[]),
-    // A crate of tests: nothing is built on it.
+    // For tests only: nothing but dev-dependencies may use it.
     ("muser-conformance", &["muser-ops", "muser-quant"], &[]),
     (
         "muser-cpu",
-        &["muser-ops", "muser-quant"],
+        &["muser-levels", "muser-ops", "muser-quant"],
         &["muser-conformance"],
     ),
     (
         "muser-model",
         &["muser-gguf", "muser-quant", "muser-ops"],
-        // Forward passes on the fast backend, equal to the oracle's.
+        // Tests compare forward passes on the CPU backend with the oracle's.
         &["muser-cpu"],
     ),
     (
         "muser-engine",
         &["muser-model", "muser-ops", "muser-text"],
-        // Test models are written, not stored.
+        // Tests write their models themselves.
         &["muser-cpu", "muser-gguf", "muser-quant"],
     ),
     (
@@ -60,19 +62,20 @@ const RULES: [Rule; 13] = [
         &["muser-quant", "muser-gguf"],
         &["muser-ops"],
     ),
-    // It asks the comparator as a process: no edge.
+    // No edge to muser-reference, which it runs as a process.
     (
         "muser-bench",
         &["muser-quant", "muser-ops", "muser-cpu", "muser-model"],
         &[],
     ),
-    // The constants of the strict lane and its functions; `tidy` must build fast.
+    // The constants and functions of the strict lane; `tidy` must build fast.
     ("xtask", &["muser-quant", "muser-ops"], &[]),
 ];
 
 const WHY: &str = "the arrows between crates are those of ARCHITECTURE.md";
 
-/// Every edge in `cargo metadata --no-deps` that is not an arrow.
+/// Finds every dependency in the output of `cargo metadata --no-deps` that
+/// [`RULES`] does not allow.
 pub(super) fn edges(metadata: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     let empty = Vec::new();
@@ -91,14 +94,14 @@ pub(super) fn edges(metadata: &Value) -> Vec<Finding> {
             continue;
         };
         for dependency in package["dependencies"].as_array().unwrap_or(&empty) {
-            // A dependency of ours is one with a path.
+            // Crates of the workspace are the dependencies with a path.
             let Some(on) = dependency["name"]
                 .as_str()
                 .filter(|_| dependency["path"].is_string())
             else {
                 continue;
             };
-            // Build scripts count as what they build.
+            // Build dependencies count as normal ones.
             let dev = dependency["kind"] == "dev";
             if !(uses.contains(&on) || dev && tests.contains(&on)) {
                 let kind = if dev { "in its tests" } else { "" };
@@ -119,7 +122,8 @@ pub(super) fn edges(metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// The comparator needs a C++ toolchain: a plain build must not.
+/// Checks that muser-reference, which needs a C++ toolchain, is not a default
+/// member of the workspace.
 pub(super) fn reference_is_not_default(tree: &Tree) -> Vec<Finding> {
     let text = tree.get("Cargo.toml").unwrap_or_default();
     let defaults = text
@@ -194,7 +198,7 @@ mod tests {
             reference_is_not_default(&Tree::from([("Cargo.toml", heavy)])).len(),
             1
         );
-        // Without the line, every member is one.
+        // Without the line, every member is a default one.
         let all = Tree::from([("Cargo.toml", "members = [\"a\"]")]);
         assert_eq!(reference_is_not_default(&all).len(), 1);
     }

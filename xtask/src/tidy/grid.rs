@@ -1,14 +1,36 @@
-//! The grid of kernels: a folder a family, a file a level, the same names in
-//! every folder.
+//! Checks the grid of kernels: a family is a folder with a file for each level, the
+//! same names in every folder, or one file that is compiled for all levels.
 
+use super::code::blank;
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
+const CPU: &str = "crates/muser-cpu/src/";
 const KERNELS: &str = "crates/muser-cpu/src/kernels/";
 const LEVELS: [&str; 3] = ["scalar.rs", "avx2.rs", "avx512.rs"];
-/// The only files beside the families.
-const TOP: [&str; 2] = ["mod.rs", "table.rs"];
+/// The files beside the families.
+const TOP: [&str; 3] = ["mod.rs", "products.rs", "table.rs"];
+/// What makes a file one for all levels.
+const ONCE: &str = "#[levels]";
 const WHY: &str = "the grid kernels/<family>/<level>.rs is the documentation";
+
+/// Functions of `muser-cpu` that list the features of a level themselves.
+pub(super) fn features_stand_once(tree: &Tree) -> Vec<Finding> {
+    let of_cpu = tree.ending(".rs").filter(|(path, _)| path.starts_with(CPU));
+    let lines = of_cpu.flat_map(|(path, text)| {
+        let code = blank(text);
+        let numbered = code.lines().enumerate();
+        let found = numbered.filter(|(_, line)| line.contains("#[target_feature"));
+        let found: Vec<usize> = found.map(|(at, _)| at).collect();
+        found.into_iter().map(move |at| Finding {
+            path: path.to_owned(),
+            line: at + 1,
+            what: "lists features itself: #[level(…)] or #[levels] does it".to_owned(),
+            why: "the features of a level stand in muser-levels, once",
+        })
+    });
+    lines.collect()
+}
 
 /// Files that are not of the grid, and holes in it.
 pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
@@ -20,16 +42,16 @@ pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let mut folders: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (path, _) in tree.iter() {
+    for (path, text) in tree.iter() {
         let Some(inside) = path.strip_prefix(KERNELS) else {
             continue;
         };
         let (folder, file) = inside.rsplit_once('/').unwrap_or(("", inside));
-        let fits = match folder {
+        let of_grid = match folder {
             "" => TOP.contains(&file),
             _ => file == "mod.rs" || LEVELS.contains(&file),
         };
-        if !fits {
+        if !of_grid && !text.contains(ONCE) {
             findings.push(finding(
                 path.to_owned(),
                 "not a place of the grid".to_owned(),
@@ -38,7 +60,7 @@ pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
         folders.entry(folder).or_default().insert(file);
     }
     for (folder, files) in folders.iter().filter(|(folder, _)| !folder.is_empty()) {
-        // A folder of formats holds families and has no levels itself.
+        // A folder of families has no levels itself.
         let below = format!("{folder}/");
         let groups = folders.keys().any(|f| f.starts_with(&below));
         let levels = LEVELS.iter().filter(|l| files.contains(*l)).count();
@@ -96,6 +118,27 @@ mod tests {
             "the folder above has no file at all"
         );
         assert_eq!(found(&["rope/mod.rs"]).len(), 3);
+    }
+
+    #[test]
+    fn a_family_may_be_written_once() {
+        let text = format!("{ONCE}\nmod kernels {{}}");
+        let once = |file: &str| (format!("{KERNELS}{file}"), text.clone());
+        let tree = Tree([once("norm.rs"), once("slab/mod.rs")].into_iter().collect());
+        let missing = grid(&tree).len();
+        assert_eq!(missing, 3, "the folder's levels, and nothing of the file");
+    }
+
+    #[test]
+    fn a_list_of_features_is_found() {
+        let text = "//! A kernel.\n#[target_feature(enable = \"avx2\")]\nfn f() {}";
+        let tree = Tree(
+            [(format!("{CPU}simd/new.rs"), text.to_owned())]
+                .into_iter()
+                .collect(),
+        );
+        let found = features_stand_once(&tree);
+        assert_eq!((found.len(), found[0].line), (1, 2));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Dependencies with their reasons.
+//! Checks that each dependency states its reason.
 
 use super::{Finding, Tree};
 
-/// Each line that names a dependency follows a comment, takes its reason from
-/// the workspace, or is a crate of ours, whose reasons are the arrows.
+/// Finds dependencies without a comment above them. Those inherited from the
+/// workspace have theirs there, and crates of the workspace need none.
 pub(super) fn dependencies_say_why(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending("Cargo.toml") {

@@ -1,9 +1,9 @@
-//! What the compiler can't check: the rules of `ARCHITECTURE.md` and of how
-//! we write.
+//! Checks what the compiler cannot: the rules of `ARCHITECTURE.md`, of
+//! documentation and of dependencies.
 //!
-//! Each rule is a function from the tree of files to findings, with a test
-//! that it can fail. `cargo xtask tidy` prints `file:line: what, why`; the same
-//! run is a test of this crate.
+//! Each rule is a function from the tree of files to findings, with a test that
+//! it can fail. `cargo xtask tidy` prints `file:line: what, why`; a test of
+//! this crate runs all rules as well.
 
 mod code;
 mod edges;
@@ -18,11 +18,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// A rule broken somewhere.
+/// A broken rule and its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
-    /// From 1; 0 where it is the file as a whole.
+    /// Line number from 1; 0 for the file as a whole.
     line: usize,
     what: String,
     why: &'static str,
@@ -40,12 +40,12 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// The text files of the repository by their paths from its root.
+/// The text files of the repository, by their paths from its root.
 #[derive(Debug, Default)]
 struct Tree(BTreeMap<String, String>);
 
 impl Tree {
-    /// Every file that git tracks or would track.
+    /// Reads every file that git tracks or does not ignore.
     fn read(root: &Path) -> Result<Self, String> {
         let listing = output(
             Command::new("git")
@@ -77,7 +77,7 @@ impl Tree {
         self.0.iter().map(|(p, t)| (p.as_str(), t.as_str()))
     }
 
-    /// Files whose name ends so.
+    /// Iterates over the files whose path has this ending.
     fn ending<'a>(&'a self, with: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.iter().filter(move |(p, _)| p.ends_with(with))
     }
@@ -94,7 +94,7 @@ impl<const N: usize> From<[(&str, &str); N]> for Tree {
     }
 }
 
-/// Standard output of a command that must succeed.
+/// Runs a command and returns its standard output.
 fn output(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out = command
@@ -107,12 +107,13 @@ fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(out.stdout).map_err(|e| format!("{program}: output is not UTF-8: {e}"))
 }
 
-/// The cargo that runs this program, else the one on the path.
+/// Returns the cargo that runs this program, else the one on the path.
 pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Every finding in the repository at `root`, in order of path and line.
+/// Applies every rule to the repository at `root`. Returns the findings by path
+/// and line.
 fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let tree = Tree::read(root)?;
     let metadata = output(
@@ -123,8 +124,9 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let metadata = serde_json::from_str(&metadata).map_err(|e| format!("cargo metadata: {e}"))?;
     let mut findings = edges::edges(&metadata);
     findings.extend(supply::crates(&supply::built(root)?));
-    let rules: [fn(&Tree) -> Vec<Finding>; 13] = [
+    let rules: &[fn(&Tree) -> Vec<Finding>] = &[
         edges::reference_is_not_default,
+        grid::features_stand_once,
         grid::grid,
         manifests::dependencies_say_why,
         sources::files_open_with_docs,
@@ -136,6 +138,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
         sources::no_leftovers,
         pages::changelog_is_current,
         pages::constants_are_the_codes,
+        pages::links_lead_somewhere,
         supply::sources,
     ];
     for rule in rules {
@@ -145,7 +148,7 @@ fn check(root: &Path) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// `cargo xtask tidy`.
+/// Runs `cargo xtask tidy`: prints all findings and fails if there are any.
 pub(crate) fn command(root: &Path) -> Result<(), String> {
     let findings = check(root)?;
     for finding in &findings {

@@ -1,4 +1,4 @@
-//! Pages that must keep up with the code.
+//! Checks pages that must change with the code.
 
 use super::{Finding, Tree};
 use muser_ops::{attention, math, reduce};
@@ -15,8 +15,8 @@ fn finding(path: &str, line: usize, what: String, why: &'static str) -> Finding 
     }
 }
 
-/// The change log has a section for the version in the manifest, or one for
-/// what is not released.
+/// Checks that the change log has a section for the version in the manifest or
+/// for unreleased changes.
 pub(super) fn changelog_is_current(tree: &Tree) -> Vec<Finding> {
     let manifest = tree.get("Cargo.toml").unwrap_or_default();
     let version = manifest
@@ -45,8 +45,8 @@ pub(super) fn changelog_is_current(tree: &Tree) -> Vec<Finding> {
     vec![finding(CHANGELOG, 0, what, "users read there what changed")]
 }
 
-/// The constants of the strict lane: a name, and the bits or the number as
-/// the page shows them.
+/// Returns the constants of the strict lane: each name with the bits or number
+/// as the page shows them.
 fn constants() -> Vec<(String, String)> {
     let bits = |name: String, x: f32| (name, format!("{:#010x}", x.to_bits()));
     let mut all = Vec::new();
@@ -75,8 +75,8 @@ fn constants() -> Vec<(String, String)> {
     all
 }
 
-/// Each constant is a row `| name | value |` of the numerics page, with the
-/// code's value, once.
+/// Checks that each constant has exactly one row `| name | value |` on the
+/// numerics page, with the value in the code.
 pub(super) fn constants_are_the_codes(tree: &Tree) -> Vec<Finding> {
     const WHY: &str = "the page and the code are one contract";
     let text = tree.get(NUMERICS).unwrap_or_default();
@@ -111,6 +111,43 @@ pub(super) fn constants_are_the_codes(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Finds links from page to page that lead to no page. Links to other files and
+/// to the network are not looked at.
+pub(super) fn links_lead_somewhere(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".md") {
+        for (i, line) in text.lines().enumerate() {
+            for after in line.split("](").skip(1) {
+                let target = after.split([')', '#', ' ']).next().unwrap_or_default();
+                if !target.ends_with(".md") || target.contains("://") {
+                    continue;
+                }
+                if tree.get(&resolve(path, target)).is_none() {
+                    let what = format!("link to {target}, which is not there");
+                    findings.push(finding(path, i + 1, what, "a link leads somewhere"));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// Resolves a relative link of the page `from` to a path from the root.
+fn resolve(from: &str, link: &str) -> String {
+    let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut parts: Vec<&str> = folder.split('/').filter(|p| !p.is_empty()).collect();
+    for part in link.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => {
+                parts.pop();
+            }
+            name => parts.push(name),
+        }
+    }
+    parts.join("/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +167,23 @@ mod tests {
         assert_eq!(changelog("## 0.3.01\n"), 1);
         assert_eq!(changelog_is_current(&Tree::from([MANIFEST])).len(), 1);
         assert_eq!(changelog_is_current(&Tree::default()).len(), 1);
+    }
+
+    #[test]
+    fn a_dead_link_is_found() {
+        let tree = Tree::from([
+            (
+                "A.md",
+                "[b](docs/b.md) [c](docs/c.md#x) [n](https://x.org/d.md)",
+            ),
+            (
+                "docs/b.md",
+                "\n[up](../A.md), [side](b.md#top) and [rs](../x.rs)",
+            ),
+        ]);
+        let found = links_lead_somewhere(&tree);
+        let found: Vec<_> = found.iter().map(|f| (f.path.as_str(), f.line)).collect();
+        assert_eq!(found, [("A.md", 1)]);
     }
 
     #[test]

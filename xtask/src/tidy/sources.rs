@@ -1,11 +1,11 @@
-//! Source files: docs, `unsafe`, length, leftovers.
+//! Checks source files: module docs, `unsafe`, length, leftovers of tools.
 
 use super::code::{blank, lines_with_word};
 use super::{Finding, Tree};
 
-/// Modules that may hold `unsafe`, a file or a folder each, with the one thing
-/// that it is for. An entry is the maintainer's decision: SECURITY.md counts on
-/// this list.
+/// Modules (files or folders) that may contain `unsafe`, each with its one
+/// purpose. Adding an entry is a decision of the maintainers: SECURITY.md
+/// relies on this list.
 const UNSAFE: [(&str, &str); 7] = [
     ("crates/muser-gguf/src/map.rs", "a read-only map of a file"),
     ("crates/muser-reference/src/", "calls into llama.cpp"),
@@ -29,11 +29,12 @@ const UNSAFE: [(&str, &str); 7] = [
     ),
 ];
 
-/// What each crate's root says of `unsafe`. `deny` where a module of
-/// [`UNSAFE`] lifts it, `forbid` everywhere else.
-const ROOTS: [(&str, &str); 12] = [
+/// The level of the lint `unsafe_code` in each crate root: `deny` if a module
+/// of [`UNSAFE`] allows it, `forbid` everywhere else.
+const ROOTS: [(&str, &str); 13] = [
     ("crates/muser-gguf/src/lib.rs", "deny"),
     ("crates/muser-quant/src/lib.rs", "forbid"),
+    ("crates/muser-levels/src/lib.rs", "forbid"),
     ("crates/muser-ops/src/lib.rs", "forbid"),
     ("crates/muser-conformance/src/lib.rs", "forbid"),
     ("crates/muser-cpu/src/lib.rs", "deny"),
@@ -46,7 +47,7 @@ const ROOTS: [(&str, &str); 12] = [
     ("xtask/src/main.rs", "forbid"),
 ];
 
-/// Lines after which a file is two.
+/// Maximum number of lines of a file.
 const MOST_LINES: usize = 700;
 
 fn finding(path: &str, line: usize, what: impl Into<String>, why: &'static str) -> Finding {
@@ -58,7 +59,7 @@ fn finding(path: &str, line: usize, what: impl Into<String>, why: &'static str) 
     }
 }
 
-/// Every Rust file, crate roots among them, opens with `//!`.
+/// Finds Rust files that do not open with `//!` docs.
 pub(super) fn files_open_with_docs(tree: &Tree) -> Vec<Finding> {
     tree.ending(".rs")
         .filter(|(_, text)| !text.starts_with("//!"))
@@ -69,7 +70,7 @@ pub(super) fn files_open_with_docs(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The roots of [`ROOTS`] refuse `unsafe` as strongly as they can.
+/// Finds crate roots without the lint level of [`ROOTS`].
 pub(super) fn crates_refuse_unsafe(tree: &Tree) -> Vec<Finding> {
     ROOTS
         .iter()
@@ -85,7 +86,7 @@ pub(super) fn crates_refuse_unsafe(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// `unsafe` as a word of code stands in the modules of [`UNSAFE`] only.
+/// Finds the word `unsafe` in code outside the modules of [`UNSAFE`].
 pub(super) fn unsafe_is_where_it_may_be(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".rs") {
@@ -112,7 +113,7 @@ pub(super) fn unsafe_is_where_it_may_be(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// No source file or page is longer than [`MOST_LINES`].
+/// Finds source files and pages longer than [`MOST_LINES`].
 pub(super) fn files_stay_readable(tree: &Tree) -> Vec<Finding> {
     let written = |p: &str| {
         let page = p.ends_with(".md") && !p.ends_with("CHANGELOG.md");
@@ -133,16 +134,17 @@ pub(super) fn files_stay_readable(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Files written by us, as opposed to test inputs and lock files.
+/// Returns whether a file is written by hand, as opposed to test inputs and
+/// lock files.
 fn ours(path: &str) -> bool {
     let test_input = ["fuzz/corpus/", "fixtures/", "models/"];
     let page = path.ends_with(".md");
     !path.ends_with("Cargo.lock") && (page || !test_input.iter().any(|d| path.starts_with(d)))
 }
 
-/// No note to self: an issue or nothing.
+/// Finds marks of unfinished work in the text.
 pub(super) fn nothing_is_left_to_do(tree: &Tree) -> Vec<Finding> {
-    // Put together here, so that this file is not its own finding.
+    // Joined at compile time, so that this file does not contain them.
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME")];
     let mut findings = Vec::new();
     for (path, text) in tree.iter().filter(|(p, _)| ours(p)) {
@@ -155,14 +157,15 @@ pub(super) fn nothing_is_left_to_do(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// No path of somebody's machine.
+/// Finds absolute paths of somebody's machine.
 pub(super) fn no_machine_paths(tree: &Tree) -> Vec<Finding> {
     let roots = ["work", "root", "home", "Users", "mnt"].map(|d| format!("/{d}/"));
     let mut findings = Vec::new();
     for (path, text) in tree.iter().filter(|(p, _)| ours(p)) {
         for (i, line) in text.lines().enumerate() {
             let found = roots.iter().find(|root| {
-                // In `a/home/b` or `example.org/home/` it is no root.
+                // In `a/home/b` or `example.org/home/` it is not the start of a
+                // path.
                 let inside = |c: char| c.is_alphanumeric() || "._-}".contains(c);
                 line.match_indices(root.as_str())
                     .any(|(at, _)| !line[..at].ends_with(inside))
@@ -176,7 +179,7 @@ pub(super) fn no_machine_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Nothing that a run has left behind: a hidden folder of some tool, or a key.
+/// Finds leftovers of a run: hidden files of tools, keys and certificates.
 pub(super) fn no_leftovers(tree: &Tree) -> Vec<Finding> {
     const OURS: [&str; 3] = [".cargo", ".ci", ".gitignore"];
     let key = |line: &str| {
@@ -231,7 +234,7 @@ mod tests {
             tree.0.insert(path.to_owned(), text);
         }
         assert_eq!(crates_refuse_unsafe(&tree), []);
-        // Weaker than asked, in a comment only, or not there at all.
+        // A weaker level, one in a comment, and none.
         let quant = "crates/muser-quant/src/lib.rs";
         for text in ["#![deny(unsafe_code)]", "// #![forbid(unsafe_code)]", ""] {
             tree.0.insert(quant.to_owned(), text.to_owned());

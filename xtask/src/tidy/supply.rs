@@ -13,8 +13,9 @@ use std::process::Command;
 
 /// Licences under which we take a crate. One of the alternatives that a crate
 /// offers is enough.
-const LICENCES: [&str; 7] = [
+const LICENCES: [&str; 8] = [
     "MIT",
+    "MIT-0",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
     "BSD-3-Clause",
@@ -38,8 +39,9 @@ const BANNED: [(&str, &str); 8] = [
 /// Crates that are built in two versions, because two dependencies want it so.
 /// Each costs build time and size; an entry that is no longer needed is a
 /// finding.
-const TWICE: [&str; 7] = [
+const TWICE: [&str; 8] = [
     "base64",
+    "fancy-regex",
     "getrandom",
     "nix",
     "rand",

@@ -33,8 +33,8 @@ impl Reference {
     /// Starts the server on a model and sends it the tokens.
     ///
     /// # Errors
-    /// It does not start or is not what was asked for: the environment can
-    /// change llama.cpp's routes at run time.
+    /// The server does not start, is of another profile, or runs with
+    /// environment variables that change llama.cpp's kernels.
     pub(super) fn start(
         program: &Path,
         profile: &str,

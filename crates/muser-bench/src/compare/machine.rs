@@ -68,7 +68,8 @@ fn cpu(text: &str) -> Value {
     })
 }
 
-/// Returns the selected choice of a kernel setting, which stands in brackets.
+/// Returns the selected choice of a setting of the Linux kernel, which stands
+/// in brackets.
 fn chosen(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split(']').next()
 }

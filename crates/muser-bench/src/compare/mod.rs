@@ -138,11 +138,11 @@ impl Comparison<'_> {
             "file_bytes": self.gguf.file_len(),
             "bytes_per_token": self.budget.token().bytes,
             "parameters": self.budget.parameters(),
-            "layers": config.layers,
+            "layers": config.layers.len(),
             "hidden": config.hidden,
-            "ffn": config.ffn,
+            "ffn": config.ffn_width(),
             "vocabulary": config.vocab,
-            "window": config.window,
+            "window": config.window(),
         })
     }
 

@@ -100,7 +100,7 @@ fn once(
     Ok((seconds, first, end))
 }
 
-/// The command that [`measure`] starts for our side.
+/// Name of the command that `compare` starts to measure opening on muser's side.
 pub const SERVE: &str = "serve-compare";
 
 /// Arguments of the process that is muser's side.

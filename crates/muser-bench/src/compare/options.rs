@@ -11,6 +11,17 @@ pub(super) const REACH: usize = 256;
 
 /// What to time against llama.cpp.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(after_help = "\
+Builds llama.cpp first, in target/reference: minutes the first time. It needs
+g++, cmake and libclang.
+
+Nothing is timed whose logits have not been proved equal. Exit code 1 if they are
+not, if a side computed while it should have been idle, or if the record exists.
+
+Examples:
+  cargo xtask compare
+  cargo xtask compare --model FILE --widths 1,8,256 --record my-machine
+  cargo xtask compare --model FILE --widths 1 --depths 0,8192,32768")]
 pub struct Options {
     /// Model file, GGUF; without it, the model of this repository
     #[arg(long, value_name = "FILE")]
@@ -21,11 +32,11 @@ pub struct Options {
     profile: Option<Profile>,
     /// Tokens of a call, widths to time
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = positive,
-          default_values_t = [1, 2, 4, 8, 16, 32, 256])]
+          default_value = "1,2,4,8,16,32,256")]
     widths: Vec<usize>,
     /// Positions stored before a call, depths to time
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = number,
-          default_values_t = [0])]
+          default_value = "0")]
     depths: Vec<usize>,
     /// Threads of each side; without it, as many as the machine has. Decode is
     /// timed on one thread as well

@@ -30,6 +30,7 @@ pub(super) fn cpu(level: Level, lane: Lane, threads: usize) -> Result<Cpu, Strin
         threads: Some(threads),
         level: Some(level),
         lane,
+        ..CpuOptions::default()
     })
     .map_err(|e| e.to_string())
 }

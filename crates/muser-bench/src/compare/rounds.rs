@@ -10,7 +10,7 @@ use muser_model::{Budget, Want};
 /// The sides in the order of a round.
 pub(super) const SIDES: [&str; 3] = ["llama.cpp", "strict", "pinned"];
 
-/// One sample of a side.
+/// Times of one sample: chains of calls on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sample {
     /// Seconds of the median call.
@@ -43,8 +43,8 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// Returns the least seconds that a chain takes, and whether reading rather
-    /// than computing sets them.
+    /// Returns the shortest time in seconds that the machine allows for a chain,
+    /// and whether memory bandwidth rather than arithmetic sets it.
     fn seconds(&self, budget: &Budget, chain: &Chain) -> (f64, bool) {
         let (mut read, mut compute, mut least) = (0.0, 0.0, 0.0);
         for call in 0..chain.calls {
@@ -211,7 +211,8 @@ impl Rounds<'_> {
     /// sliding layers, as long as window and micro-batch, wraps.
     fn comparable(&self, chain: &Chain) -> bool {
         let end = chain.depth + chain.width * chain.calls;
-        self.swa_full || end <= self.budget.config().window + 512
+        let window = self.budget.config().window();
+        self.swa_full || window.is_none_or(|window| end <= window + 512)
     }
 
     /// Runs the chains of one sample, the first one after a warm-up call. Each

@@ -2,8 +2,8 @@
 //! that it reads.
 
 use super::inputs::{Kind, Rng};
-use super::plan::Plan;
 use super::question::{Activations, Case, Question};
+use super::selection::Selection;
 use super::table::Judge;
 use muser_ops::Attention;
 use muser_ops::pinned::attention::{Form, form};
@@ -64,7 +64,7 @@ pub(super) fn kernel(form: Form) -> &'static str {
 type Call = (usize, usize);
 
 /// Runs all cases of attention.
-pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+pub(super) fn run(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     for form in [Form::Single, Form::Split { part: 1 }, Form::Tiled] {
         judge.expect(kernel(form));
     }
@@ -77,11 +77,11 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                 window,
                 look,
             };
-            case(judge, plan, place, 16, (0, Some(shape)))?;
+            case(judge, selection, place, 16, (0, Some(shape)))?;
         }
     }
     let (single, tiled) = ([1, 2, 3, 7, 8, 33, 63], [64, 65, 100, 127, 128, 200, 512]);
-    let rounds = if plan.quick { 1 } else { 3 };
+    let rounds = if selection.quick { 1 } else { 3 };
     for round in 0..rounds {
         for head_dim in HEAD_DIMS {
             for rows in single {
@@ -89,15 +89,15 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                     // From 512 slots on, llama.cpp splits the slots of a single
                     // row between threads: another kernel.
                     let first = if rows == 1 { first % 256 } else { first };
-                    case(judge, plan, (rows, first), head_dim, (round, None))?;
+                    case(judge, selection, (rows, first), head_dim, (round, None))?;
                 }
             }
             for first in [256, 300, 511, 512, 700, 767, 768, 1023, 1024, 1500, 3000] {
-                case(judge, plan, (1, first), head_dim, (round, None))?;
+                case(judge, selection, (1, first), head_dim, (round, None))?;
             }
             for rows in tiled {
                 for first in [0, 1, 64, 100, 250, 449, 600, 1000] {
-                    case(judge, plan, (rows, first), head_dim, (round, None))?;
+                    case(judge, selection, (rows, first), head_dim, (round, None))?;
                 }
             }
         }
@@ -115,14 +115,14 @@ struct Shape {
 
 fn case(
     judge: &mut Judge<'_>,
-    plan: &Plan,
+    selection: &Selection,
     (rows, first): Call,
     head_dim: usize,
     (round, shape): (usize, Option<Shape>),
 ) -> Result<(), String> {
     let end = first + rows;
     let key = format!("{rows} rows from {first}, head size {head_dim}, round {round}");
-    let mut rng = Rng::new(plan.seed, &key);
+    let mut rng = Rng::new(selection.seed, &key);
     let picked = Shape {
         heads: rng.pick(&HEADS),
         window: rng.pick(&WINDOWS),
@@ -139,11 +139,11 @@ fn case(
     // are split.
     let threads = match cost {
         0..200_000_000 => rng.pick(&[1, 2, 3, 5]),
-        _ => plan.most_threads,
+        _ => selection.most_threads,
     };
     let kernel = kernel(form(rows, end, threads));
     let spans = Case::whole(kernel, rows, heads * head_dim);
-    if !plan.affords(cost) || !judge.wants(cost) {
+    if !selection.affords(cost) || !judge.wants(cost) {
         judge.leave_out(&spans);
         return Ok(());
     }
@@ -210,24 +210,24 @@ impl Look {
 /// *Values*: with a window of 1 the result is the row's own V as f16, exactly.
 /// *Keys*: row p sees p and p - 1, whose V are 0 and 1, and asks for one
 /// dimension d, scaled so that a neighbouring f16 of K is another result.
-pub(super) fn kv_store(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+pub(super) fn kv_store(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     judge.expect("kv_store");
     for head_dim in HEAD_DIMS {
         for (rows, first) in [(2, 0), (7, 1), (63, 0), (63, 1), (63, 449), (40, 600)] {
             for kind in Kind::ALL {
                 let name = format!("V, {rows} rows from {first} of {head_dim}, {kind:?}");
-                let mut rng = Rng::new(plan.seed, &name);
+                let mut rng = Rng::new(selection.seed, &name);
                 let n = (first + rows) * head_dim;
                 // 65504 is the largest f16; values that round to infinity are
                 // not covered.
                 let v = kind.fill(&mut rng, n, 65_519.0);
                 let k = (0..n).map(|_| rng.normal()).collect();
                 let q = (0..rows * head_dim).map(|_| rng.normal()).collect();
-                read_back(judge, plan, (name, head_dim, 1), [q, k, v])?;
+                read_back(judge, selection, (name, head_dim, 1), [q, k, v])?;
             }
             for level in [1.0f32, 1e-2, 1e-4, 3e-6, 2e-7] {
                 let name = format!("K, {rows} rows from {first} of {head_dim}, about {level:e}");
-                let mut rng = Rng::new(plan.seed, &name);
+                let mut rng = Rng::new(selection.seed, &name);
                 let n = first + rows;
                 let k = (0..n * head_dim).map(|_| level * (1.0 + 0.05 * rng.unit()));
                 let k = k.collect();
@@ -237,7 +237,7 @@ pub(super) fn kv_store(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String>
                 for (r, q) in q.chunks_exact_mut(head_dim).enumerate() {
                     q[r % head_dim] = sharp;
                 }
-                read_back(judge, plan, (name, head_dim, 2), [q, k, v.collect()])?;
+                read_back(judge, selection, (name, head_dim, 2), [q, k, v.collect()])?;
             }
         }
     }
@@ -246,14 +246,14 @@ pub(super) fn kv_store(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String>
 
 fn read_back(
     judge: &mut Judge<'_>,
-    plan: &Plan,
+    selection: &Selection,
     (name, head_dim, window): (String, usize, usize),
     rows: [Vec<f32>; 3],
 ) -> Result<(), String> {
     let [q, k, v] = rows.map(|x| Activations::new(head_dim, x));
     let cost = (q.values.len() * 16) as u64;
     judge.run(&Case {
-        threads: plan.threads(&name, cost),
+        threads: selection.threads(&name, cost),
         name,
         cost,
         spans: Case::whole("kv_store", q.count(), head_dim),

@@ -38,8 +38,8 @@ impl Comparator {
     /// Builds the profile's comparator and starts it.
     ///
     /// # Errors
-    /// It does not build, start or is not what was asked for: the environment
-    /// can change llama.cpp's routes at run time.
+    /// The comparator does not build or start, is of another profile, or runs
+    /// with environment variables that change llama.cpp's kernels.
     pub(super) fn start(root: &Path, profile: &str, scratch: &Path) -> Result<Self, String> {
         let program = build(root, profile)?;
         let (ops, info) = server(&program, "op")?;

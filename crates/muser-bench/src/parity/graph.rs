@@ -11,12 +11,11 @@
 use super::question::{Activations, Question};
 use crate::reference::Data;
 use muser_ops::{Attention, Weight};
-use muser_quant::DType;
 use serde_json::{Value, json};
 
 /// A tensor of a request.
 pub(super) struct Tensor<'a> {
-    kind: &'static str,
+    kind: String,
     ne: Vec<usize>,
     data: Data<'a>,
     /// Whether the comparator places it where llama.cpp places matrices of
@@ -26,16 +25,9 @@ pub(super) struct Tensor<'a> {
 
 impl<'a> Tensor<'a> {
     pub(super) fn weight(w: &'a Weight, of_products: bool) -> Self {
-        let kind = match w.dtype() {
-            DType::Q4K => "q4_K",
-            DType::Q5K => "q5_K",
-            DType::Q6K => "q6_K",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::F32 => "f32",
-        };
         Self {
-            kind,
+            // ggml's name: in lower case but for the K of K-quants.
+            kind: w.dtype().key().replace("_k", "_K"),
             ne: vec![w.cols(), w.rows()],
             data: Data::Bytes(w.bytes()),
             weight: of_products,
@@ -55,9 +47,9 @@ impl<'a> Tensor<'a> {
         Self::new("f32", ne, Data::Floats(x))
     }
 
-    fn new(kind: &'static str, ne: Vec<usize>, data: Data<'a>) -> Self {
+    fn new(kind: &str, ne: Vec<usize>, data: Data<'a>) -> Self {
         Self {
-            kind,
+            kind: kind.to_owned(),
             ne,
             data,
             weight: false,

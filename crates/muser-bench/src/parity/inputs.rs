@@ -1,7 +1,7 @@
 //! Inputs of the cases. Random ones depend on the seed and the name of the case
 //! only, so that a case repeats alone; adversarial ones are fixed.
 
-use muser_quant::{DType, QK, bf16, f16};
+use muser_quant::{DType, Layout, QK, bf16, f16};
 
 /// The SplitMix64 generator.
 pub(super) struct Rng(u64);
@@ -143,8 +143,8 @@ impl Weights {
     /// Fills whole blocks of the format, `values` values in all, and returns
     /// their bytes.
     pub(super) fn fill(self, rng: &mut Rng, dtype: DType, values: usize) -> Vec<u8> {
-        match dtype.is_k_quant() {
-            true => self.blocks(rng, dtype, values / QK),
+        match dtype.is_quantized() {
+            true => self.blocks(rng, dtype, values / dtype.block_values()),
             false => self.floats(rng, dtype, values),
         }
     }
@@ -153,10 +153,9 @@ impl Weights {
         let n = dtype.block_bytes();
         let mut bytes = rng.bytes(blocks * n);
         // Byte offsets in a block: the f16 factors, and the packed scales.
-        let (factors, scales): (&[usize], _) = match dtype {
-            DType::Q6K => (&[208], 192..208),
-            _ => (&[0, 2], 4..16),
-        };
+        let Layout {
+            factors, scales, ..
+        } = dtype.layout();
         for block in bytes.chunks_exact_mut(n) {
             let pick = |rng: &mut Rng| match self {
                 Self::Random => 0.1 * rng.unit(),

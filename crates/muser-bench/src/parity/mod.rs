@@ -25,21 +25,22 @@ mod models;
 mod operations;
 mod options;
 mod ours;
-mod plan;
 mod products;
 mod question;
 pub mod receipts;
+mod selection;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use comparator::Comparator;
 use muser_cpu::{Cpu, CpuOptions, Level};
+use muser_ops::pinned::project::covers;
 use muser_ops::{Lane, Profile, pinned};
 use muser_quant::DType;
 pub use options::Options;
 use ours::Ours;
-use plan::Plan;
+use selection::Selection;
 use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};
@@ -102,7 +103,7 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
     let seed = options.seed;
     println!("{profile}, seed {seed}: {}", reference.describe());
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let plan = Plan {
+    let selection = Selection {
         profile,
         seed,
         quick: options.quick,
@@ -121,7 +122,7 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
         let subjects = subjects(options, profile, of_models)?;
         let mut judge = Judge::new(&mut reference, subjects);
         for group in groups {
-            run_group(&mut judge, &plan, root, scratch.path(), &group)?;
+            run_group(&mut judge, &selection, root, scratch.path(), &group)?;
             eprintln!("  {group}: {} s", start.elapsed().as_secs());
         }
         print!("{}", judge.table());
@@ -141,31 +142,32 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
 
 /// Returns the names of all groups of cases.
 fn groups() -> Vec<String> {
-    let products = DType::ALL.map(|d| format!("project/{}", d.name().to_lowercase()));
+    let covered = DType::ALL.into_iter().filter(|&d| covers(d));
+    let products = covered.map(|d| format!("project/{}", d.key()));
     let operations = operations::GROUPS.map(|(name, _)| name.to_owned());
     let attention = ["kv_store", "attention"].map(str::to_owned);
     let models = models::names().map(|name| format!("model/{name}"));
-    let all = products.into_iter().chain(operations).chain(attention);
+    let all = products.chain(operations).chain(attention);
     all.chain(models).collect()
 }
 
 fn run_group(
     judge: &mut Judge<'_>,
-    plan: &Plan,
+    selection: &Selection,
     root: &Path,
     scratch: &Path,
     group: &str,
 ) -> Result<(), String> {
     if let Some(name) = group.strip_prefix("model/") {
-        return models::run(judge, plan, root, scratch, name);
+        return models::run(judge, selection, root, scratch, name);
     }
     if let Some(dtype) = group.strip_prefix("project/").and_then(DType::from_name) {
-        return products::run(judge, plan, dtype);
+        return products::run(judge, selection, dtype);
     }
     match operations::GROUPS.iter().find(|(name, _)| *name == group) {
-        Some((_, run)) => run(judge, plan),
-        None if group == "kv_store" => attention::kv_store(judge, plan),
-        None => attention::run(judge, plan),
+        Some((_, run)) => run(judge, selection),
+        None if group == "kv_store" => attention::kv_store(judge, selection),
+        None => attention::run(judge, selection),
     }
 }
 
@@ -202,6 +204,7 @@ fn cpu(level: Level, profile: Profile, threads: usize) -> Result<Cpu, String> {
         threads: Some(threads),
         level: Some(level),
         lane: Lane::Pinned(profile),
+        ..CpuOptions::default()
     })
     .map_err(|e| e.to_string())
 }

@@ -2,12 +2,12 @@
 //! the last position of each call only, which is how a prompt is run.
 
 use super::inputs::Rng;
-use super::plan::Plan;
 use super::question::{Case, ModelRun, Question};
+use super::selection::Selection;
 use super::table::Judge;
 use muser_model::gguf::{self, Gguf, Writer};
 use muser_model::synth::{self, Geometry, Mix};
-use muser_model::{Config, convert};
+use muser_model::{Spec, convert};
 use muser_quant::DType;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -63,6 +63,8 @@ impl Shape {
             window: self.window,
             context: 4096,
             period: self.period,
+            arch: "muse-glimmer",
+            tied: false,
             pattern_as_array: self.as_array,
             logit_scale: 0.5,
             softcap: self.softcap,
@@ -315,7 +317,7 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
 /// `scratch`.
 pub(super) fn run(
     judge: &mut Judge<'_>,
-    plan: &Plan,
+    selection: &Selection,
     root: &Path,
     scratch: &Path,
     name: &str,
@@ -329,19 +331,19 @@ pub(super) fn run(
     let path = make(source, &nano, name, scratch)?;
     let about = |e: String| format!("{}: {e}", path.display());
     let gguf = Gguf::open(&path).map_err(|e| about(e.to_string()))?;
-    let config = Config::from_gguf(&gguf).map_err(|e| about(e.to_string()))?;
+    let config = Spec::from_gguf(&gguf).map_err(|e| about(e.to_string()))?;
     let weights: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
-    let all = runs(name, plan.quick).into_iter().map(|r| (r, false));
-    let last = last_runs(plan.quick).into_iter().map(|r| (r, true));
+    let all = runs(name, selection.quick).into_iter().map(|r| (r, false));
+    let last = last_runs(selection.quick).into_iter().map(|r| (r, true));
     // In the quick selection, only the embedded model gets long prompts.
-    let slow = plan.quick && name == "nano-f16";
+    let slow = selection.quick && name == "nano-f16";
     let runs = all.chain(last).filter(|((n, ..), _)| !slow || *n <= 400);
     for ((n, cut, threads), last) in runs {
         let of = if last { "last logits" } else { "all logits" };
         let told = format!("{n} tokens, {cut:?}, {of}");
         let calls = cut.calls(n);
         let rows = if last { calls.len() } else { n };
-        let mut rng = Rng::new(plan.seed, &format!("{name}: {told}"));
+        let mut rng = Rng::new(selection.seed, &format!("{name}: {told}"));
         let ids: Vec<u32> = (0..n).map(|_| rng.below(config.vocab) as u32).collect();
         judge.run(&Case {
             name: told,

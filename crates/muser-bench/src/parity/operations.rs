@@ -2,10 +2,11 @@
 //! soft-capped logits, and the embedding.
 
 use super::inputs::{Kind, Rng, Weights};
-use super::plan::Plan;
 use super::question::{Activations, Case, KernelSpan, Question};
+use super::selection::Selection;
 use super::table::Judge;
 use muser_ops::Weight;
+use muser_ops::pinned::project::covers;
 use muser_quant::DType;
 
 /// Row lengths: multiples of the vector width of both profiles, of one, and of
@@ -49,9 +50,9 @@ impl Span {
 }
 
 /// One operation's group of cases.
-pub(super) type Group = fn(&mut Judge<'_>, &Plan) -> Result<(), String>;
+pub(super) type Group = fn(&mut Judge<'_>, &Selection) -> Result<(), String>;
 
-/// The groups, each under the name of its kernel.
+/// The groups of cases, each with the name of the kernel that it tests.
 pub(super) const GROUPS: [(&str, Group); 8] = [
     ("embed", embed),
     ("rms_norm", rms_norm),
@@ -66,7 +67,7 @@ pub(super) const GROUPS: [(&str, Group); 8] = [
 /// Runs a case that one kernel computes, if it is selected.
 fn one<'a>(
     judge: &mut Judge<'_>,
-    plan: &Plan,
+    selection: &Selection,
     (kernel, name): (&str, String),
     (rows, width): (usize, usize),
     question: Question<'a>,
@@ -74,12 +75,12 @@ fn one<'a>(
     // An exp costs about as much as ten multiply-adds.
     let cost = 10 * (rows * width) as u64;
     let spans: Vec<KernelSpan> = Case::whole(kernel, rows, width);
-    if !plan.affords(cost) {
+    if !selection.affords(cost) {
         judge.leave_out(&spans);
         return Ok(());
     }
     judge.run(&Case {
-        threads: plan.threads(&name, cost),
+        threads: selection.threads(&name, cost),
         name,
         cost,
         spans,
@@ -97,15 +98,15 @@ fn shapes() -> impl Iterator<Item = (usize, usize)> {
     all.chain([(3, 100_003), (2, 1 << 18)])
 }
 
-fn embed(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+fn embed(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     let vocab = 300;
-    for dtype in DType::ALL {
+    for dtype in DType::ALL.into_iter().filter(|&d| covers(d)) {
         let kernel = format!("embed/{}", dtype.name().to_lowercase());
         judge.expect(&kernel);
         for cols in [256, 512, 6656] {
             for kind in [Weights::Random, Weights::Adversarial] {
                 let name = format!("{dtype} [{cols}, {vocab}] {kind:?}");
-                let mut rng = Rng::new(plan.seed, &name);
+                let mut rng = Rng::new(selection.seed, &name);
                 let bytes = kind.fill(&mut rng, dtype, vocab * cols);
                 let table = Weight::new(&name, bytes, dtype, vocab, cols);
                 let table = table.map_err(|e| e.to_string())?;
@@ -116,7 +117,7 @@ fn embed(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                         table: &table,
                         tokens: &tokens,
                     };
-                    one(judge, plan, (&kernel, name), (rows, cols), question)?;
+                    one(judge, selection, (&kernel, name), (rows, cols), question)?;
                 }
             }
         }
@@ -129,14 +130,14 @@ fn normable(rng: &mut Rng, kind: Kind, (rows, width): (usize, usize)) -> Activat
     Activations::new(width, kind.fill(rng, rows * width, 1e15))
 }
 
-fn rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+fn rms_norm(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     for shape in shapes() {
         for (i, kind) in Kind::ALL.into_iter().enumerate() {
             for weighted in [false, true] {
                 let eps = EPS[(i + shape.0) % EPS.len()];
                 let of = if weighted { "with weight" } else { "alone" };
                 let name = format!("{shape:?} {kind:?} {of}, eps {eps:e}");
-                let mut rng = Rng::new(plan.seed, &name);
+                let mut rng = Rng::new(selection.seed, &name);
                 let x = normable(&mut rng, kind, shape);
                 let w: Vec<f32> = (0..shape.1).map(|_| rng.normal()).collect();
                 let question = Question::RmsNorm {
@@ -144,14 +145,14 @@ fn rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                     weight: weighted.then_some(&w[..]),
                     eps,
                 };
-                one(judge, plan, ("rms_norm", name), shape, question)?;
+                one(judge, selection, ("rms_norm", name), shape, question)?;
             }
         }
     }
     Ok(())
 }
 
-fn head_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+fn head_norm(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     for (i, (rows, heads)) in [(1, 1), (1, 32), (2, 3), (7, 2), (64, 8), (100, 1)]
         .into_iter()
         .enumerate()
@@ -160,7 +161,7 @@ fn head_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
             for kind in Kind::ALL {
                 let eps = EPS[(i + head / 8) % EPS.len()];
                 let name = format!("{rows} rows, {heads} heads of {head} {kind:?}, eps {eps:e}");
-                let mut rng = Rng::new(plan.seed, &name);
+                let mut rng = Rng::new(selection.seed, &name);
                 let shape = (rows, heads * head);
                 let x = normable(&mut rng, kind, shape);
                 // Released models have constant weights here; a weight that
@@ -171,19 +172,19 @@ fn head_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                     weight: &w,
                     eps,
                 };
-                one(judge, plan, ("head_norm", name), shape, question)?;
+                one(judge, selection, ("head_norm", name), shape, question)?;
             }
         }
     }
     Ok(())
 }
 
-fn add_rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+fn add_rms_norm(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     for shape in shapes() {
         for (i, kind) in Kind::ALL.into_iter().enumerate() {
             let eps = EPS[(i + shape.0 + 1) % EPS.len()];
             let name = format!("{shape:?} {kind:?}, eps {eps:e}");
-            let mut rng = Rng::new(plan.seed, &name);
+            let mut rng = Rng::new(selection.seed, &name);
             let y = normable(&mut rng, kind, shape);
             let x = normable(&mut rng, beside(i), shape);
             let w: Vec<f32> = (0..shape.1).map(|_| rng.normal()).collect();
@@ -193,7 +194,7 @@ fn add_rms_norm(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                 weight: &w,
                 eps,
             };
-            one(judge, plan, ("add_rms_norm", name), shape, question)?;
+            one(judge, selection, ("add_rms_norm", name), shape, question)?;
         }
     }
     Ok(())
@@ -205,7 +206,7 @@ fn beside(i: usize) -> Kind {
     [Kind::Normal, Kind::HeavyTailed, Kind::Zeros][i % 3]
 }
 
-fn rope(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+fn rope(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     let firsts = [
         0, 1, 5, 100, 777, 2046, 4095, 32_767, 65_535, 131_070, 999_999, 1_000_003,
     ];
@@ -215,7 +216,7 @@ fn rope(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                 for base in [500_000.0, 10_000.0, 1_000_000.0] {
                     let group = format!("{rows} rows from {first}, {heads} heads of {head}");
                     let name = format!("{group}, base {base}");
-                    let mut rng = Rng::new(plan.seed, &name);
+                    let mut rng = Rng::new(selection.seed, &name);
                     let kind = rng.pick(&[Kind::Normal, Kind::Normal, Kind::Zeros, Kind::Huge]);
                     let shape = (rows, heads * head);
                     let x = Activations::new(shape.1, kind.fill(&mut rng, shape.0 * shape.1, 1e30));
@@ -225,7 +226,7 @@ fn rope(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
                         base,
                         first,
                     };
-                    one(judge, plan, ("rope", name), shape, question)?;
+                    one(judge, selection, ("rope", name), shape, question)?;
                 }
             }
         }
@@ -244,14 +245,14 @@ struct Operands {
 
 /// Calls `run` with operands of every shape and argument distribution.
 fn operands(
-    plan: &Plan,
+    selection: &Selection,
     kernel: &str,
     mut run: impl FnMut(&Operands) -> Result<(), String>,
 ) -> Result<(), String> {
     for shape in shapes() {
         for (i, span) in SPANS.into_iter().enumerate() {
             let name = format!("{shape:?} {span:?}");
-            let mut rng = Rng::new(plan.seed, &format!("{kernel} {name}"));
+            let mut rng = Rng::new(selection.seed, &format!("{kernel} {name}"));
             let n = shape.0 * shape.1;
             let x = beside(i).fill(&mut rng, n, 1e15);
             run(&Operands {
@@ -265,13 +266,13 @@ fn operands(
     Ok(())
 }
 
-fn sigmoid_gate(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
-    operands(plan, "sigmoid_gate", |o| {
+fn sigmoid_gate(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
+    operands(selection, "sigmoid_gate", |o| {
         let (x, gate) = (&o.x, &o.argument);
         let question = Question::SigmoidGate { x, gate };
         one(
             judge,
-            plan,
+            selection,
             ("sigmoid_gate", o.name.clone()),
             o.shape,
             question,
@@ -279,13 +280,13 @@ fn sigmoid_gate(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
     })
 }
 
-fn silu_product(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
-    operands(plan, "silu_product", |o| {
+fn silu_product(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
+    operands(selection, "silu_product", |o| {
         let (gate, up) = (&o.argument, &o.x);
         let question = Question::SiluProduct { gate, up };
         one(
             judge,
-            plan,
+            selection,
             ("silu_product", o.name.clone()),
             o.shape,
             question,
@@ -293,8 +294,8 @@ fn silu_product(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
     })
 }
 
-fn soft_cap(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
-    operands(plan, "soft_cap", |o| {
+fn soft_cap(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
+    operands(selection, "soft_cap", |o| {
         for (scale, cap) in [
             (0.196_116, Some(20.0)),
             (1.0, Some(30.0)),
@@ -303,7 +304,7 @@ fn soft_cap(judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
             let name = format!("{}, scale {scale}, cap {cap:?}", o.name);
             let x = &o.argument;
             let question = Question::SoftCap { x, scale, cap };
-            one(judge, plan, ("soft_cap", name), o.shape, question)?;
+            one(judge, selection, ("soft_cap", name), o.shape, question)?;
         }
         Ok(())
     })

@@ -5,6 +5,17 @@ use muser_ops::Profile;
 
 /// What to compare with llama.cpp.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
+#[command(after_help = "\
+Builds llama.cpp first, in target/reference: minutes the first time. It needs
+g++, cmake and libclang.
+
+Prints a table by kernel and level. Exit code 1 if a value differs, if a kernel was
+not compared at all, or if no profile could be run.
+
+Examples:
+  cargo xtask parity --quick
+  cargo xtask parity --profile llamacpp-avx2 --only attention --level avx2
+  cargo xtask parity --subject oracle --seed 7")]
 pub struct Options {
     /// Compare with this build of llama.cpp only, llamacpp-avx2 or
     /// llamacpp-avx512; without it, with every one that the machine can run

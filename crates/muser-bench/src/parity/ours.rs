@@ -5,13 +5,13 @@ use super::question::{Activations, ModelRun, Question, Recent, Side};
 use muser_model::Transformer;
 use muser_model::Want;
 use muser_model::gguf::Gguf;
-use muser_ops::{Attention, Backend, KvLayout, OpError, RopeFrequencies};
+use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, RopeSpec, Run, Subset};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Number of weights that stay bound: enough for those of two row lengths, more
-/// than any projection set has.
+/// Number of projection sets that stay bound: enough for those of two row
+/// lengths.
 const KEPT: usize = 24;
 
 /// Opens a backend with this number of threads.
@@ -26,7 +26,7 @@ pub(super) struct Ours<B: Backend> {
 
 struct Opened<B: Backend> {
     backend: Arc<B>,
-    weights: Recent<B::Weight>,
+    sets: Recent<B::Set>,
     model: Option<(PathBuf, Transformer<B>)>,
 }
 
@@ -44,7 +44,7 @@ impl<B: Backend> Side for Ours<B> {
         if !self.opened.contains_key(&threads) {
             let opened = Opened {
                 backend: Arc::new((self.open)(threads)?),
-                weights: Recent::new(KEPT),
+                sets: Recent::new(KEPT),
                 model: None,
             };
             self.opened.insert(threads, opened);
@@ -60,7 +60,7 @@ impl<B: Backend> Side for Ours<B> {
 }
 
 fn buffer<B: Backend>(b: &B, rows: &Activations) -> Result<B::Buffer, OpError> {
-    let mut buffer = b.buffer(rows.count(), rows.width);
+    let mut buffer = b.buffer(rows.count(), rows.width)?;
     b.write(&mut buffer, &rows.values)?;
     Ok(buffer)
 }
@@ -68,15 +68,24 @@ fn buffer<B: Backend>(b: &B, rows: &Activations) -> Result<B::Buffer, OpError> {
 /// Returns an output buffer filled with NaN, so that a value that is not
 /// written differs.
 fn output<B: Backend>(b: &B, rows: usize, width: usize) -> Result<B::Buffer, OpError> {
-    let mut buffer = b.buffer(rows, width);
+    let mut buffer = b.buffer(rows, width)?;
     b.write(&mut buffer, &vec![f32::NAN; rows * width])?;
     Ok(buffer)
 }
 
-fn read<B: Backend>(b: &B, buffer: &B::Buffer, values: usize) -> Result<Vec<f32>, OpError> {
-    let mut out = vec![f32::NAN; values];
-    b.read(buffer, &mut out)?;
-    Ok(out)
+fn read<B: Backend>(b: &B, buffer: &B::Buffer, rows: usize) -> Result<Vec<f32>, OpError> {
+    Ok(b.read(buffer, rows)?.into_owned())
+}
+
+/// A plan of one sequence's rows from `first` on, all of them kept.
+fn plan(tokens: &[u32], first: usize) -> Result<Plan, OpError> {
+    let rows = tokens.len();
+    let run = Run {
+        first,
+        rows,
+        keep: rows,
+    };
+    Plan::new(tokens.to_vec(), vec![run])
 }
 
 impl<B: Backend> Opened<B> {
@@ -88,20 +97,22 @@ impl<B: Backend> Opened<B> {
             Question::Embed { table, tokens } => {
                 let (rows, width) = (tokens.len(), table.cols());
                 let mut out = output(b, rows, width)?;
-                b.embed(&b.bind(table.clone())?, tokens, &mut out)?;
-                read(b, &out, rows * width)
+                let mut kv = b.kv(&[]);
+                let batch = b.batch(plan(tokens, 0)?, vec![&mut kv])?;
+                b.embed(&batch, &b.bind_table(table.clone())?, &mut out)?;
+                read(b, &out, rows)
             }
             Question::RmsNorm { x, weight, eps } => {
-                let weight = weight.map(|w| b.bind_vector(w.to_vec()));
+                let weight = weight.map(|w| b.bind_vector(w.to_vec())).transpose()?;
                 let mut out = output(b, x.count(), x.width)?;
                 b.rms_norm(x.count(), &buffer(b, x)?, weight.as_ref(), eps, &mut out)?;
-                read(b, &out, x.values.len())
+                read(b, &out, x.count())
             }
             Question::HeadNorm { x, weight, eps } => in_place(b, x, |x, rows| {
-                b.head_norm(rows, x, &b.bind_vector(weight.to_vec()), eps)
+                b.head_norm(rows, x, &b.bind_vector(weight.to_vec())?, eps)
             }),
             Question::AddRmsNorm { x, y, weight, eps } => in_place(b, x, |x, rows| {
-                let weight = b.bind_vector(weight.to_vec());
+                let weight = b.bind_vector(weight.to_vec())?;
                 b.add_rms_norm(rows, x, &buffer(b, y)?, &weight, eps)
             }),
             Question::Rope {
@@ -110,8 +121,11 @@ impl<B: Backend> Opened<B> {
                 base,
                 first,
             } => in_place(b, x, |x, rows| {
-                let table = RopeFrequencies::new(b.info().lane, base, head).table(first, rows);
-                b.rope(rows, x, &table)
+                let head_dim = head;
+                let rope = b.bind_rope(RopeSpec { base, head_dim })?;
+                let mut kv = b.kv(&[]);
+                let batch = b.batch(plan(&vec![0; rows], first)?, vec![&mut kv])?;
+                b.rope(&batch, Subset::All, &rope, x)
             }),
             Question::Attention { desc, q, k, v } => attention(b, &desc, q, k, v),
             Question::SigmoidGate { x, gate } => {
@@ -133,22 +147,20 @@ impl<B: Backend> Opened<B> {
     ) -> Result<Vec<f32>, OpError> {
         let b = &*self.backend;
         let names: Vec<&str> = set.iter().map(|w| w.name()).collect();
-        for name in self.weights.missing(&names) {
-            if let Some(w) = set.iter().find(|w| w.name() == name) {
-                self.weights.add(name, b.bind((*w).clone())?);
-            }
+        let name = names.join(" ");
+        if !self.sets.missing(&[&name]).is_empty() {
+            let matrices = set.iter().map(|w| (*w).clone().into()).collect();
+            self.sets.add(&name, b.bind_set(matrices)?);
         }
-        let bound: Vec<&B::Weight> = set
-            .iter()
-            .filter_map(|w| self.weights.get(w.name()))
-            .collect();
         let outs = set.iter().map(|w| output(b, x.count(), w.rows()));
         let mut outs = outs.collect::<Result<Vec<_>, _>>()?;
         let mut room: Vec<&mut B::Buffer> = outs.iter_mut().collect();
-        b.project(x.count(), &bound, &buffer(b, x)?, &mut room)?;
+        if let Some(bound) = self.sets.get(&name) {
+            b.project(x.count(), bound, 0..set.len(), &buffer(b, x)?, &mut room)?;
+        }
         let mut all = Vec::new();
-        for (w, out) in set.iter().zip(&outs) {
-            all.extend(read(b, out, x.count() * w.rows())?);
+        for out in &outs {
+            all.extend(read(b, out, x.count())?);
         }
         Ok(all)
     }
@@ -186,7 +198,7 @@ fn in_place<B: Backend>(
 ) -> Result<Vec<f32>, OpError> {
     let mut at = buffer(b, x)?;
     run(&mut at, x.count())?;
-    read(b, &at, x.values.len())
+    read(b, &at, x.count())
 }
 
 /// Stores the earlier positions in micro-batches and then the rows of the call,
@@ -198,25 +210,32 @@ fn attention<B: Backend>(
     k: &Activations,
     v: &Activations,
 ) -> Result<Vec<f32>, OpError> {
-    let most = b.info().lane.micro_batch();
+    let most = b.sizes().micro_batch;
     let (rows, end) = (q.count(), k.count());
     let first = end - rows;
-    let mut kv = b.kv(KvLayout {
+    let mut kv = b.kv(&[KvLayout {
         kv_heads: desc.kv_heads,
         head_dim: desc.head_dim,
         window: desc.window,
         context: end,
         max_batch: most,
-    });
+    }]);
+    let mut out = output(b, rows, q.width)?;
     let cuts: Vec<usize> = (0..first).step_by(most).chain([first, end]).collect();
     for cut in cuts.windows(2) {
         let of = |x: &Activations| {
             let values = &x.values[cut[0] * x.width..cut[1] * x.width];
             buffer(b, &Activations::new(x.width, values.to_vec()))
         };
-        b.kv_store(&mut kv, cut[0], cut[1] - cut[0], &of(k)?, &of(v)?)?;
+        let run = Run {
+            first: cut[0],
+            rows: cut[1] - cut[0],
+            keep: if cut[0] < first { 0 } else { rows },
+        };
+        let plan = Plan::new(vec![0; run.rows], vec![run])?;
+        let mut batch = b.batch(plan, vec![&mut kv])?;
+        let (k, v, kept) = (of(k)?, of(v)?, Subset::Kept);
+        b.attention(&mut batch, 0, desc, kept, &buffer(b, q)?, &k, &v, &mut out)?;
     }
-    let mut out = output(b, rows, q.width)?;
-    b.attention(desc, first, rows, &buffer(b, q)?, &kv, &mut out)?;
-    read(b, &out, rows * q.width)
+    read(b, &out, rows)
 }

@@ -2,8 +2,8 @@
 //! batch width and shape.
 
 use super::inputs::{Kind, Rng, Weights, most};
-use super::plan::Plan;
 use super::question::{Activations, Case, KernelSpan, Question};
+use super::selection::Selection;
 use super::table::Judge;
 use muser_cpu::ladder::{Family, LADDER, Rung, rungs};
 use muser_ops::Lane;
@@ -55,9 +55,9 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn weight(&self, plan: &Plan, dtype: DType, cols: usize) -> Result<&Weight, String> {
+    fn weight(&self, selection: &Selection, dtype: DType, cols: usize) -> Result<&Weight, String> {
         if self.made.get().is_none() {
-            let mut rng = Rng::new(plan.seed, &self.name);
+            let mut rng = Rng::new(selection.seed, &self.name);
             let bytes = self.kind.fill(&mut rng, dtype, self.rows * cols);
             let made = Weight::new(&self.name, bytes, dtype, self.rows, cols);
             // `set` fails only if the cell is full, and it was empty.
@@ -68,13 +68,17 @@ impl Matrix {
 }
 
 /// Runs the cases of one weight format.
-pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<(), String> {
-    let lane = Lane::Pinned(plan.profile);
+pub(super) fn run(
+    judge: &mut Judge<'_>,
+    selection: &Selection,
+    dtype: DType,
+) -> Result<(), String> {
+    let lane = Lane::Pinned(selection.profile);
     let mine = |r: &&Rung| r.lane == lane.name() && r.dtypes.contains(&dtype);
     for rung in LADDER.iter().filter(mine) {
         judge.expect(&kernel(dtype, rung));
     }
-    let odd: &[usize] = if dtype.is_k_quant() { &[] } else { &ODD_COLS };
+    let odd: &[usize] = if dtype.is_quantized() { &[] } else { &ODD_COLS };
     for &cols in odd.iter().chain(&COLS) {
         let matrices = ROWS.map(|(rows, kind)| Matrix {
             name: format!("{dtype} [{cols}, {rows}] {kind:?}"),
@@ -90,10 +94,10 @@ pub(super) fn run(judge: &mut Judge<'_>, plan: &Plan, dtype: DType) -> Result<()
         };
         for width in WIDTHS {
             for input in Kind::ALL {
-                shapes.one_by_one(judge, plan, width, input)?;
+                shapes.one_by_one(judge, selection, width, input)?;
             }
         }
-        shapes.sets(judge, plan)?;
+        shapes.sets(judge, selection)?;
     }
     Ok(())
 }
@@ -107,8 +111,8 @@ struct Shapes {
 }
 
 impl Shapes {
-    fn input(&self, plan: &Plan, name: &str, width: usize, kind: Kind) -> Activations {
-        let mut rng = Rng::new(plan.seed, name);
+    fn input(&self, selection: &Selection, name: &str, width: usize, kind: Kind) -> Activations {
+        let mut rng = Rng::new(selection.seed, name);
         Activations {
             name: name.to_owned(),
             width: self.cols,
@@ -120,7 +124,7 @@ impl Shapes {
     fn one_by_one(
         &self,
         judge: &mut Judge<'_>,
-        plan: &Plan,
+        selection: &Selection,
         width: usize,
         input: Kind,
     ) -> Result<(), String> {
@@ -131,19 +135,19 @@ impl Shapes {
         for m in &self.matrices {
             let spans = self.spans(&[m.rows], width);
             let cost = (m.rows * self.cols * width) as u64;
-            if !plan.selects(&group, variant, cost) || !judge.wants(cost) {
+            if !selection.selects(&group, variant, cost) || !judge.wants(cost) {
                 judge.leave_out(&spans);
                 continue;
             }
-            let x = x.get_or_insert_with(|| self.input(plan, &name, width, input));
+            let x = x.get_or_insert_with(|| self.input(selection, &name, width, input));
             let name = format!("{} x {width} {input:?}", m.name);
             judge.run(&Case {
-                threads: plan.threads(&name, cost),
+                threads: selection.threads(&name, cost),
                 name,
                 cost,
                 spans,
                 question: Question::Project {
-                    set: &[m.weight(plan, self.dtype, self.cols)?],
+                    set: &[m.weight(selection, self.dtype, self.cols)?],
                     x,
                 },
             })?;
@@ -153,7 +157,7 @@ impl Shapes {
 
     /// Runs products of several matrices in one call, as a model has them for
     /// Q, K, V and the gate.
-    fn sets(&self, judge: &mut Judge<'_>, plan: &Plan) -> Result<(), String> {
+    fn sets(&self, judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
         for width in [1, 2, 5, 8, 33] {
             for (i, of) in [[9, 8, 7, 6], [7, 7, 5, 2]].into_iter().enumerate() {
                 let of = of.map(|i| &self.matrices[i]);
@@ -162,17 +166,17 @@ impl Shapes {
                 let name = format!("{} [{}, {rows:?}] x {width}", self.dtype, self.cols);
                 let spans = self.spans(&rows, width);
                 let group = format!("{} {} sets x {width}", self.dtype, self.cols);
-                if !plan.selects(&group, (i, 2), cost) || !judge.wants(cost) {
+                if !selection.selects(&group, (i, 2), cost) || !judge.wants(cost) {
                     judge.leave_out(&spans);
                     continue;
                 }
                 let mut set = Vec::new();
                 for m in of {
-                    set.push(m.weight(plan, self.dtype, self.cols)?);
+                    set.push(m.weight(selection, self.dtype, self.cols)?);
                 }
-                let x = self.input(plan, &name, width, Kind::Normal);
+                let x = self.input(selection, &name, width, Kind::Normal);
                 judge.run(&Case {
-                    threads: plan.threads(&name, cost),
+                    threads: selection.threads(&name, cost),
                     name,
                     cost,
                     spans,

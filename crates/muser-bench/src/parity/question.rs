@@ -111,10 +111,11 @@ pub(super) enum Question<'a> {
 /// The values of an answer that one kernel computes.
 pub(super) struct KernelSpan {
     pub(super) kernel: String,
-    /// Range of the values in the answer.
+    /// Which values of the answer the kernel computes.
     pub(super) values: Range<usize>,
     /// Number of values in a row.
     pub(super) width: usize,
+    /// Row of the first value.
     pub(super) first_row: usize,
 }
 

@@ -3,18 +3,17 @@
 //! llama.cpp.
 
 use super::ours::Ours;
-use super::plan::Plan;
 use super::run_group;
+use super::selection::Selection;
 use super::table::{Judge, Subject};
+use muser_ops::hook::{Call, Hook, Hooked};
 use muser_ops::pinned::project::{Route, route};
 use muser_ops::pinned::{self, Oracle};
-use muser_ops::{Attention, Backend, BackendInfo, KvLayout, OpError, Profile, RopeTable, Weight};
+use muser_ops::{Attention, Backend, OpError, Profile};
 use muser_quant::q4_k::BlockQ4K;
 use muser_quant::q8_k::BlockQ8K;
 use std::path::Path;
-
-type Buffer = <Oracle as Backend>::Buffer;
-type Kv = <Oracle as Backend>::Kv;
+use std::sync::Arc;
 
 /// The defect of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +30,6 @@ enum Defect {
     RefusedRope,
 }
 
-/// The scalar oracle with one defect.
-struct Wrong {
-    oracle: Oracle,
-    defect: Defect,
-}
-
 /// Computes the chain of [`Route::Interleaved`] with every product rounded.
 fn unfused(row: &[u8], x: &[f32]) -> f32 {
     let (mut acc, mut low) = (0.0f32, 0.0f32);
@@ -51,189 +44,84 @@ fn unfused(row: &[u8], x: &[f32]) -> f32 {
     acc - low
 }
 
-impl Backend for Wrong {
-    type Buffer = Buffer;
-    type Weight = Weight;
-    type Vector = Vec<f32>;
-    type Kv = Kv;
-
-    fn info(&self) -> BackendInfo {
-        self.oracle.info()
-    }
-
-    fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        self.oracle.bind(weight)
-    }
-
-    fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
-        values
-    }
-
-    fn buffer(&self, rows: usize, width: usize) -> Buffer {
-        self.oracle.buffer(rows, width)
-    }
-
-    fn write(&self, buffer: &mut Buffer, values: &[f32]) -> Result<(), OpError> {
-        self.oracle.write(buffer, values)
-    }
-
-    fn read(&self, buffer: &Buffer, out: &mut [f32]) -> Result<(), OpError> {
-        self.oracle.read(buffer, out)
-    }
-
-    fn copy_rows(
-        &self,
-        rows: usize,
-        src: &Buffer,
-        from: usize,
-        dst: &mut Buffer,
-        to: usize,
-    ) -> Result<(), OpError> {
-        self.oracle.copy_rows(rows, src, from, dst, to)
-    }
-
-    fn kv(&self, layout: KvLayout) -> Kv {
-        self.oracle.kv(layout)
-    }
-
-    fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Buffer) -> Result<(), OpError> {
-        self.oracle.embed(table, tokens, out)
-    }
-
-    fn project(
-        &self,
-        rows: usize,
-        set: &[&Weight],
-        x: &Buffer,
-        out: &mut [&mut Buffer],
-    ) -> Result<(), OpError> {
-        self.oracle.project(rows, set, x, out)?;
-        if self.defect != Defect::UnfusedLink {
-            return Ok(());
+/// The scalar oracle with one defect.
+impl Hook<Oracle> for Defect {
+    fn call(&self, b: &Oracle, mut call: Call<'_, '_, Oracle>) -> Result<(), OpError> {
+        match (self, &mut call) {
+            (Self::RefusedRope, Call::Rope { .. }) => return pinned::check_head("rope", 7),
+            (
+                Self::ScaledQuery,
+                Call::Attention {
+                    batch,
+                    layer,
+                    desc,
+                    subset,
+                    q,
+                    k,
+                    v,
+                    out,
+                },
+            ) => {
+                let rows = b.plan(batch).count(*subset);
+                let mut values = b.read(q, rows)?.into_owned();
+                values.iter_mut().for_each(|v| *v *= desc.scale);
+                let mut scaled = b.buffer(rows, b.width(q))?;
+                b.write(&mut scaled, &values)?;
+                let desc = Attention {
+                    scale: 1.0,
+                    ..**desc
+                };
+                return b.attention(batch, *layer, &desc, *subset, &scaled, k, v, out);
+            }
+            _ => {}
         }
-        for (w, out) in set.iter().zip(out) {
-            let mut input = vec![0.0; rows * w.cols()];
-            self.read(x, &mut input)?;
-            let mut values = vec![0.0; rows * w.rows()];
-            self.read(out, &mut values)?;
-            let columns = input.chunks(w.cols()).zip(values.chunks_mut(w.rows()));
-            for (column, (x, y)) in columns.enumerate() {
-                if route(w.dtype(), w.rows(), rows, column) == Route::Interleaved {
-                    for (r, y) in y.iter_mut().enumerate() {
-                        *y = unfused(w.row(r), x);
+        call.run(b)?;
+        match (self, call) {
+            (
+                Self::UnfusedLink,
+                Call::Project {
+                    rows,
+                    set,
+                    which,
+                    x,
+                    out,
+                },
+            ) => set[which].iter().zip(out).try_for_each(|(w, out)| {
+                let mut values = b.read(out, rows)?.into_owned();
+                let input = b.read(x, rows)?;
+                let columns = input.chunks(w.cols()).zip(values.chunks_mut(w.rows()));
+                for (column, (x, y)) in columns.enumerate() {
+                    if route(w.dtype(), w.rows(), rows, column) == Some(Route::Interleaved) {
+                        for (r, y) in y.iter_mut().enumerate() {
+                            *y = unfused(w.row(r), x);
+                        }
                     }
                 }
+                b.write(out, &values)
+            }),
+            (
+                Self::NarrowSum,
+                Call::RmsNorm {
+                    rows,
+                    x,
+                    weight: Some(weight),
+                    eps,
+                    out,
+                },
+            ) => {
+                let n = weight.len();
+                let mut values = b.read(x, rows)?.into_owned();
+                for row in values.chunks_mut(n) {
+                    let sum = row.iter().fold(0.0f32, |s, &v| s + v * v);
+                    let r = pinned::norm::factor(f64::from(sum), n, eps);
+                    row.iter_mut()
+                        .zip(weight)
+                        .for_each(|(v, w)| *v = *v * r * w);
+                }
+                b.write(out, &values)
             }
-            self.write(out, &values)?;
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    fn rms_norm(
-        &self,
-        rows: usize,
-        x: &Buffer,
-        weight: Option<&Vec<f32>>,
-        eps: f32,
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
-        self.oracle.rms_norm(rows, x, weight, eps, out)?;
-        let Some(weight) = weight.filter(|_| self.defect == Defect::NarrowSum) else {
-            return Ok(());
-        };
-        let n = weight.len();
-        let mut values = vec![0.0; rows * n];
-        self.read(x, &mut values)?;
-        for row in values.chunks_mut(n) {
-            let sum = row.iter().fold(0.0f32, |s, &v| s + v * v);
-            let r = pinned::norm::factor(f64::from(sum), n, eps);
-            row.iter_mut()
-                .zip(weight)
-                .for_each(|(v, w)| *v = *v * r * w);
-        }
-        self.write(out, &values)
-    }
-
-    fn head_norm(
-        &self,
-        rows: usize,
-        x: &mut Buffer,
-        weight: &Vec<f32>,
-        eps: f32,
-    ) -> Result<(), OpError> {
-        self.oracle.head_norm(rows, x, weight, eps)
-    }
-
-    fn add_rms_norm(
-        &self,
-        rows: usize,
-        x: &mut Buffer,
-        y: &Buffer,
-        weight: &Vec<f32>,
-        eps: f32,
-    ) -> Result<(), OpError> {
-        self.oracle.add_rms_norm(rows, x, y, weight, eps)
-    }
-
-    fn rope(&self, rows: usize, x: &mut Buffer, table: &RopeTable) -> Result<(), OpError> {
-        match self.defect {
-            Defect::RefusedRope => pinned::check_head("rope", 7),
-            _ => self.oracle.rope(rows, x, table),
-        }
-    }
-
-    fn kv_store(
-        &self,
-        kv: &mut Kv,
-        first: usize,
-        rows: usize,
-        k: &Buffer,
-        v: &Buffer,
-    ) -> Result<(), OpError> {
-        self.oracle.kv_store(kv, first, rows, k, v)
-    }
-
-    fn attention(
-        &self,
-        desc: &Attention,
-        first: usize,
-        rows: usize,
-        q: &Buffer,
-        kv: &Kv,
-        out: &mut Buffer,
-    ) -> Result<(), OpError> {
-        if self.defect != Defect::ScaledQuery {
-            return self.oracle.attention(desc, first, rows, q, kv, out);
-        }
-        let width = desc.heads * desc.head_dim;
-        let mut values = vec![0.0; rows * width];
-        self.read(q, &mut values)?;
-        values.iter_mut().for_each(|v| *v *= desc.scale);
-        let mut scaled = self.buffer(rows, width);
-        self.write(&mut scaled, &values)?;
-        let desc = Attention {
-            scale: 1.0,
-            ..*desc
-        };
-        self.oracle.attention(&desc, first, rows, &scaled, kv, out)
-    }
-
-    fn sigmoid_gate(&self, rows: usize, x: &mut Buffer, gate: &Buffer) -> Result<(), OpError> {
-        self.oracle.sigmoid_gate(rows, x, gate)
-    }
-
-    fn silu_product(&self, rows: usize, gate: &mut Buffer, up: &Buffer) -> Result<(), OpError> {
-        self.oracle.silu_product(rows, gate, up)
-    }
-
-    fn soft_cap(
-        &self,
-        rows: usize,
-        x: &mut Buffer,
-        scale: f32,
-        cap: Option<f32>,
-    ) -> Result<(), OpError> {
-        self.oracle.soft_cap(rows, x, scale, cap)
     }
 }
 
@@ -246,20 +134,19 @@ fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>)
     let subject = Subject {
         level: "wrong".to_owned(),
         side: Box::new(Ours::new(move |threads| {
-            let oracle = oracle(threads);
-            Ok(Wrong { oracle, defect })
+            Ok(Hooked::over(Arc::new(oracle(threads)), defect))
         })),
         limit,
     };
     let mut judge = Judge::new(&mut reference, vec![subject]);
-    let plan = Plan {
+    let selection = Selection {
         profile,
         seed: 1,
         quick: true,
         most_threads: 2,
     };
     let nowhere = Path::new("");
-    run_group(&mut judge, &plan, nowhere, nowhere, group).unwrap();
+    run_group(&mut judge, &selection, nowhere, nowhere, group).unwrap();
     (judge.verdict(), judge.told().to_vec())
 }
 

@@ -1,57 +1,158 @@
-//! The strict lane's attention, cut for the team.
+//! Storing K and V, and the strict lane's attention, cut for the team.
 //!
-//! A query position and a KV head are a task; where these are fewer than the
-//! threads, as at decode, a long context is cut by chunks too. What is computed
-//! does not depend on it: a chunk's part is the same on any thread, and parts are
-//! merged in order.
+//! All sequences of a batch are one pool of work. A query row and a KV head are a
+//! task; where one task would be longer than a thread's share, as at decode with
+//! a long context, rows are cut by chunks too. What is computed does not depend
+//! on it: a chunk's part is the same on any thread, and parts are merged in
+//! order.
 
-use super::{Cpu, Shared};
+use super::{Batch, Cpu, Shared};
 use crate::kernels::attention::{Span, part_len};
-use crate::kv::Kv;
+use crate::kv::{Layer, PAD};
 use crate::rows::{for_chunks, for_parts};
-use muser_ops::Attention;
 use muser_ops::attention::CHUNK;
+use muser_ops::{Attention, OpError, Subset};
+use std::ops::Range;
 
 /// A context of fewer chunks is not cut: a second dispatch costs more.
 const CUT_FROM: usize = 8;
 /// Tasks a thread when it is cut: one that falls behind holds the others up for
 /// a fraction.
 const TASKS: usize = 4;
+/// Values of K that are stored without the team: handing tasks out would cost
+/// more.
+const STORE_ALONE: usize = 16 << 10;
+
+/// Rows of one KV head that go to one page.
+struct Store<'a> {
+    k: &'a mut [u16],
+    v: &'a mut [u16],
+    head: usize,
+    /// Rows of the batch.
+    rows: Range<usize>,
+    /// The place of the first row in the page.
+    slot: usize,
+}
+
+/// One query row: its position, and its sequence's pages.
+struct Query<'a> {
+    p: usize,
+    kv: &'a Layer,
+}
+
+impl Query<'_> {
+    /// Chunks with a visible position.
+    fn chunks(&self, desc: &Attention) -> Range<usize> {
+        desc.first_visible(self.p) / CHUNK..self.p / CHUNK + 1
+    }
+}
+
+/// The rows of a subset, in order.
+fn queries<'a>(
+    batch: &'a Batch<'_>,
+    layer: usize,
+    subset: Subset,
+) -> Result<Vec<Query<'a>>, OpError> {
+    let mut all = Vec::with_capacity(batch.plan.count(subset));
+    for span in batch.plan.spans(subset) {
+        let kv = batch.kv[span.sequence].layer(layer)?;
+        let positions = span.first..span.first + span.rows;
+        all.extend(positions.map(|p| Query { p, kv }));
+    }
+    Ok(all)
+}
 
 impl Cpu {
-    /// Attention of the rows of `q`, the first at position `first`.
+    /// Stores the batch's rows of K and V in a layer's pages.
+    pub(super) fn store(
+        &self,
+        batch: &mut Batch<'_>,
+        layer: usize,
+        desc: &Attention,
+        k: &[f32],
+        v: &[f32],
+    ) -> Result<(), OpError> {
+        let (d, width) = (desc.head_dim, desc.kv_heads * desc.head_dim);
+        let padded = d.next_multiple_of(PAD);
+        let mut stores = Vec::new();
+        for (span, kv) in batch.plan.spans(Subset::All).zip(&mut batch.kv) {
+            let (first, end) = (span.first, span.first + span.rows);
+            let chunks = first / CHUNK..end.div_ceil(CHUNK);
+            for (chunk, heads) in kv.layer_mut(layer)?.pages_mut(chunks) {
+                let from = first.max(chunk * CHUNK);
+                let to = end.min((chunk + 1) * CHUNK);
+                let rows = span.at + from - first..span.at + to - first;
+                stores.extend(heads.enumerate().map(|(head, (k, v))| Store {
+                    k,
+                    v,
+                    head,
+                    rows: rows.clone(),
+                    slot: from % CHUNK,
+                }));
+            }
+        }
+        let store = |to: &mut Store<'_>| {
+            for (r, slot) in to.rows.clone().zip(to.slot..) {
+                let at = r * width + to.head * d;
+                let v_row = &mut to.v[slot * padded..][..d];
+                let (k, v) = (&k[at..][..d], &v[at..][..d]);
+                self.table.kv_store(k, v, slot, to.k, v_row);
+            }
+        };
+        if k.len() < STORE_ALONE {
+            stores.iter_mut().for_each(store);
+        } else {
+            let team = &mut self.lock().team;
+            for_chunks(team, &mut stores, 1, |_, s| s.iter_mut().for_each(store));
+        }
+        Ok(())
+    }
+
+    /// Attention of the subset's rows, which `q` and `out` hold.
     pub(super) fn attention_strict(
         &self,
+        batch: &Batch<'_>,
+        layer: usize,
         desc: &Attention,
-        first: usize,
+        subset: Subset,
         q: &[f32],
-        kv: &Kv,
+        out: &mut [f32],
+    ) -> Result<(), OpError> {
+        let queries = queries(batch, layer, subset)?;
+        let heads = desc.kv_heads;
+        let row = desc.heads / heads.max(1) * desc.head_dim;
+        let seen = queries.iter().map(|of| of.chunks(desc).len());
+        let longest = seen.clone().max().unwrap_or(0);
+        let all = seen.sum::<usize>() * heads;
+        if longest < CUT_FROM || longest * self.threads <= all {
+            for_chunks(&mut self.lock().team, out, row, |i, out| {
+                let Query { p, kv } = queries[i / heads];
+                let q = &q[i * row..][..row];
+                self.table.attention(desc, p, q, &kv.head(i % heads), out);
+            });
+        } else {
+            self.attention_cut(&queries, all.div_ceil(TASKS * self.threads), desc, q, out);
+        }
+        Ok(())
+    }
+
+    /// The same with rows cut into spans of at most `length` chunks.
+    fn attention_cut(
+        &self,
+        queries: &[Query<'_>],
+        length: usize,
+        desc: &Attention,
+        q: &[f32],
         out: &mut [f32],
     ) {
         let (d, heads) = (desc.head_dim, desc.kv_heads);
-        let group = desc.heads / heads;
-        let chunk = group * d;
-        let rows = q.len() / (chunk * heads);
-        let seen = |r: usize| desc.first_visible(first + r) / CHUNK..(first + r) / CHUNK + 1;
-        let shared = &mut *self.lock();
-        if rows * heads >= self.threads || seen(rows - 1).len() < CUT_FROM {
-            for_chunks(&mut shared.team, out, chunk, |i, out| {
-                let (r, head) = (i / heads, i % heads);
-                let q = &q[i * chunk..][..chunk];
-                self.table
-                    .attention(desc, first + r, q, &kv.head(head), out);
-            });
-            return;
-        }
-        let padded = kv.head(0).padded_dim();
-        let part = part_len(group, padded);
-        let all: usize = (0..rows).map(|r| seen(r).len() * heads).sum();
-        let length = all.div_ceil(TASKS * self.threads);
+        let (group, padded) = (desc.heads / heads, d.next_multiple_of(PAD));
+        let (row, part) = (group * d, part_len(group, padded));
         // Parts lie one after the other by row, KV head and chunk.
         let (mut tasks, mut ends, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         let mut end = 0;
-        for r in 0..rows {
-            let chunks = seen(r);
+        for (r, of) in queries.iter().enumerate() {
+            let chunks = of.chunks(desc);
             for head in 0..heads {
                 starts.push(end * part);
                 for from in chunks.clone().step_by(length) {
@@ -63,13 +164,13 @@ impl Cpu {
             }
         }
         starts.push(end * part);
-        let Shared { team, operands } = shared;
+        let Shared { team, operands } = &mut *self.lock();
         let parts = &mut operands.parts;
         parts.resize(end * part, 0.0);
         for_parts(team, parts, &ends, |i, out| {
             let (r, head, chunks) = tasks[i].clone();
-            let p = first + r;
-            let q = &q[(r * heads + head) * chunk..][..chunk];
+            let Query { p, kv } = queries[r];
+            let q = &q[(r * heads + head) * row..][..row];
             let span = Span { p, chunks };
             self.table
                 .attention_span(desc, &span, q, &kv.head(head), out);

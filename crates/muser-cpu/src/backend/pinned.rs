@@ -1,12 +1,11 @@
 //! What the pinned lane cuts otherwise than the strict one.
 
 use super::{Cpu, Shared};
-use crate::kernels::flash::{Queries, Single};
-use crate::kv::Kv;
+use crate::kernels::pinned::attention::{Queries, Single};
+use crate::kv::Layer;
 use crate::rows::{for_chunks, for_parts};
 use muser_ops::pinned::attention::{Form, form, tiles};
-use muser_ops::pinned::check_head;
-use muser_ops::{Attention, OpError, Profile, RopeTable};
+use muser_ops::{Attention, Profile};
 
 /// Values in one task of an operation that calls the math library for each.
 pub(super) const TASK_CALLS: usize = 1 << 10;
@@ -19,7 +18,7 @@ impl Cpu {
         desc: &Attention,
         first: usize,
         q: &[f32],
-        kv: &Kv,
+        kv: &Layer,
         out: &mut [f32],
     ) {
         let (d, width) = (desc.head_dim, desc.heads * desc.head_dim);
@@ -89,10 +88,5 @@ impl Cpu {
             self.table
                 .silu_product_pinned(profile, whole, gate, &up[at..]);
         });
-    }
-
-    /// Refuses the heads that the lane does not cover.
-    pub(super) fn check_rope_pinned(table: &RopeTable) -> Result<(), OpError> {
-        check_head("rope", 2 * table.pairs())
     }
 }

@@ -1,31 +1,50 @@
 //! Projection sets: the operands that the rungs read, and the rungs.
 
 use super::{Cpu, Operands, Shared, TASK_VALUES};
-use crate::kernels::ggml_dot::Order;
-use crate::kernels::quantize::Block;
+use crate::kernels::pinned::float::Order;
+use crate::kernels::products::{Kernel, Product};
+use crate::kernels::quantize::{Block, Groups};
 use crate::kernels::table::KernelTable;
-use crate::ladder::{Family, Rung, rungs};
+use crate::ladder::{Rung, rungs};
 use crate::rows::{Output, Tile, for_chunks, for_tiles};
 use muser_ops::pinned::dot;
 use muser_ops::pinned::project::Route;
 use muser_ops::{Profile, Weight};
-use muser_quant::{DType, QK};
+use muser_quant::{Arithmetic, DType, QK};
 use std::ops::Range;
 
-/// The rungs of one weight of a set, with the columns of each.
-type Plan = Vec<(&'static Rung, Range<usize>)>;
+/// The formats that the pinned lane rounds activations to.
+const ROUNDED: [DType; 2] = [DType::F16, DType::BF16];
+
+/// One rung of a product: its kernel and its columns.
+struct Step<'a> {
+    rung: &'static Rung,
+    product: &'a Product,
+    columns: Range<usize>,
+}
 
 impl Cpu {
     /// A projection set over `columns` vectors.
     pub(super) fn project_set(
         &self,
         columns: usize,
-        set: &[&Weight],
+        set: &[Weight],
         x: &[f32],
         outputs: &mut [Output<'_>],
     ) {
-        let plan = |w: &&Weight| rungs(self.lane, w.dtype(), w.rows(), columns).collect();
-        let plans: Vec<Plan> = set.iter().map(plan).collect();
+        let step = |w: &Weight, (rung, columns): (&'static Rung, Range<usize>)| {
+            let product = self.table.product(rung.family, w.dtype());
+            Step {
+                rung,
+                product: product.expect("a test of the ladder: every rung has its kernel"),
+                columns,
+            }
+        };
+        let plan = |w: &Weight| -> Vec<Step<'_>> {
+            let rungs = rungs(self.lane, w.dtype(), w.rows(), columns);
+            rungs.map(|rung| step(w, rung)).collect()
+        };
+        let plans: Vec<Vec<Step<'_>>> = set.iter().map(plan).collect();
         let shared = &mut *self.lock();
         self.prepare(shared, set, x);
         let Shared { team, operands } = shared;
@@ -37,23 +56,26 @@ impl Cpu {
             cols: set[0].cols(),
         };
         for_tiles(team, outputs, |which, range, tile| {
-            let w = set[which];
+            let w = &set[which];
             let n = w.row_bytes();
             let bytes = &w.bytes()[range.start * n..range.end * n];
-            for (rung, columns) in &plans[which] {
-                let tile = &mut tile.after(columns.start);
-                input.run(rung, w.dtype(), bytes, columns.clone(), tile);
+            for step in &plans[which] {
+                input.run(step, bytes, &mut tile.after(step.columns.start));
             }
         });
     }
 
     /// Quantises and rounds what the rungs will read.
-    fn prepare(&self, shared: &mut Shared, set: &[&Weight], x: &[f32]) {
-        if set.iter().any(|w| w.dtype().is_k_quant()) {
+    fn prepare(&self, shared: &mut Shared, set: &[Weight], x: &[f32]) {
+        let meets = |arithmetic| set.iter().any(|w| w.dtype().arithmetic() == arithmetic);
+        if meets(Arithmetic::Superblocks) {
             self.quantize(shared, x);
         }
-        for (i, dtype) in [DType::F16, DType::BF16].into_iter().enumerate() {
-            let rounded = |w: &&Weight| w.dtype() == dtype;
+        if meets(Arithmetic::Groups) {
+            self.quantize_groups(shared, set[0].cols(), x);
+        }
+        for (i, dtype) in ROUNDED.into_iter().enumerate() {
+            let rounded = |w: &Weight| w.dtype() == dtype;
             if self.lane.profile().is_none() || !set.iter().any(rounded) {
                 continue;
             }
@@ -79,6 +101,29 @@ impl Cpu {
             }
         });
     }
+
+    /// Quantises vectors of `cols` values by groups into the room, each filled up
+    /// with zeros to whole blocks of 256.
+    fn quantize_groups(&self, shared: &mut Shared, cols: usize, x: &[f32]) {
+        let folds = cols.div_ceil(QK);
+        let Shared { team, operands } = shared;
+        operands.groups.resize(x.len() / cols * folds, Groups::ZERO);
+        let chunk = TASK_VALUES / QK;
+        for_chunks(team, &mut operands.groups, chunk, |i, out| {
+            for (j, groups) in out.iter_mut().enumerate() {
+                let (column, fold) = ((i * chunk + j) / folds, (i * chunk + j) % folds);
+                let x = &x[column * cols..][..cols][fold * QK..];
+                *groups = match x.first_chunk() {
+                    Some(x) => self.table.quantize_groups(x),
+                    None => {
+                        let mut filled = [0.0; QK];
+                        filled[..x.len()].copy_from_slice(x);
+                        self.table.quantize_groups(&filled)
+                    }
+                };
+            }
+        });
+    }
 }
 
 /// A set's input in every form that its rungs need.
@@ -93,50 +138,40 @@ struct Input<'a> {
 
 impl Input<'_> {
     /// The columns `columns` of a tile, whose own column 0 is the first of them.
-    fn run(&self, rung: &Rung, dtype: DType, w: &[u8], columns: Range<usize>, tile: &mut Tile<'_>) {
-        let (t, n) = (self.table, columns.len());
-        if !dtype.is_k_quant() {
-            return self.float(rung, dtype, w, n, tile);
-        }
-        let blocks = self.cols / QK;
-        let x = &self.operands.quantized[columns.start * blocks..];
-        macro_rules! by_dtype {
-            ($q4:ident, $q5:ident, $q6:ident) => {
-                match dtype {
-                    DType::Q4K => t.$q4(w, x, blocks, n, tile),
-                    DType::Q5K => t.$q5(w, x, blocks, n, tile),
-                    _ => t.$q6(w, x, blocks, n, tile),
-                }
-            };
-        }
-        match rung.family {
-            Family::Matvec => by_dtype!(matvec_q4_k, matvec_q5_k, matvec_q6_k),
-            Family::Slab => by_dtype!(slab_q4_k, slab_q5_k, slab_q6_k),
-            Family::SlabTiled => by_dtype!(slab_q4_k_tiled, slab_q5_k_tiled, slab_q6_k_tiled),
-            Family::SlabFours => t.slab_q4_k_fours(w, x, blocks, n, tile),
-            Family::Lanes => by_dtype!(lanes_q4_k, lanes_q5_k, lanes_q6_k),
-            Family::GgmlDot => unreachable!("the ladder has it for float weights alone"),
+    fn run(&self, step: &Step<'_>, w: &[u8], tile: &mut Tile<'_>) {
+        let (cols, n) = (self.cols, step.columns.len());
+        self.table.called(step.product.name);
+        match step.product.kernel {
+            Kernel::Superblocks(kernel) => {
+                let blocks = cols / QK;
+                let x = &self.operands.quantized[step.columns.start * blocks..];
+                kernel(w, x, blocks, n, tile);
+            }
+            Kernel::Groups(kernel) => {
+                let folds = cols.div_ceil(QK);
+                let x = &self.operands.groups[step.columns.start * folds..];
+                kernel(w, x, cols, n, tile);
+            }
+            Kernel::Floats(kernel) => {
+                kernel(w, &self.x[step.columns.start * cols..], cols, n, tile)
+            }
+            Kernel::OrderedFloats(kernel) => {
+                let profile = self.profile.expect("its rungs are the pinned lane's");
+                let order = Order {
+                    profile,
+                    by_lanes: step.rung.route == Some(Route::TinyBlas),
+                };
+                let x = self.rounded(step.product.dtype);
+                kernel(w, &x[step.columns.start * cols..], cols, n, order, tile);
+            }
         }
     }
 
-    fn float(&self, rung: &Rung, dtype: DType, w: &[u8], n: usize, tile: &mut Tile<'_>) {
-        let (t, cols, x) = (self.table, self.cols, self.x);
-        let Some(profile) = self.profile else {
-            return match dtype {
-                DType::F16 => t.matvec_f16(w, x, cols, n, tile),
-                DType::BF16 => t.matvec_bf16(w, x, cols, n, tile),
-                _ => t.matvec_f32(w, x, cols, n, tile),
-            };
-        };
-        let order = Order {
-            profile,
-            by_lanes: rung.route == Some(Route::TinyBlas),
-        };
+    /// The input as float weights of the pinned lane meet it.
+    fn rounded(&self, dtype: DType) -> &[f32] {
         let [f16, bf16] = &self.operands.rounded;
-        match dtype {
-            DType::F16 => t.ggml_dot_f16(w, f16, cols, n, order, tile),
-            DType::BF16 => t.ggml_dot_bf16(w, bf16, cols, n, order, tile),
-            _ => t.ggml_dot_f32(w, x, cols, n, order, tile),
-        }
+        let rounded = ROUNDED.into_iter().zip([f16, bf16]);
+        let mut found = rounded.filter(|(of, _)| *of == dtype);
+        found.next().map_or(self.x, |(_, x)| x)
     }
 }

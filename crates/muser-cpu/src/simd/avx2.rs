@@ -9,7 +9,11 @@
 
 pub(crate) mod slab;
 
+pub(crate) use super::math::avx2::{exp, exp_pinned, sigmoid, silu, tanh, tanh_glibc};
+
 use crate::kernels::quantize::Block;
+use muser_levels::level;
+use muser_ops::pinned::glibc;
 use std::arch::x86_64::*;
 
 /// Eight values.
@@ -27,42 +31,42 @@ macro_rules! lanes {
 }
 
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load(x: &[f32], at: usize) -> V {
     // SAFETY: the slice expression has checked eight values.
     unsafe { _mm256_loadu_ps(lanes!(x, at, 8)) }
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
     // SAFETY: the slice expression has checked eight values.
     unsafe { _mm256_storeu_ps(x[at..][..8].as_mut_ptr(), v) }
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
     unsafe { _mm256_loadu_ps(lanes!(x, 4 * at, 32).cast()) }
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load_f16_bytes(x: &[u8], at: usize) -> V {
     _mm256_cvtph_ps(load128(x, 2 * at))
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
     let wide = _mm256_cvtepu16_epi32(load128(x, 2 * at));
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
     // SAFETY: the slice expression has checked eight values.
     _mm256_cvtph_ps(unsafe { _mm_loadu_si128(lanes!(x, at, 8).cast()) })
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
     // SAFETY: the slice expression has checked eight values.
@@ -70,73 +74,73 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
 }
 /// Rounded to f16 and back.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn half(x: V) -> V {
     _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x))
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn splat(x: f32) -> V {
     _mm256_set1_ps(x)
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn add(a: V, b: V) -> V {
     _mm256_add_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn sub(a: V, b: V) -> V {
     _mm256_sub_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn mul(a: V, b: V) -> V {
     _mm256_mul_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn div(a: V, b: V) -> V {
     _mm256_div_ps(a, b)
 }
 /// a · b + c, rounded once.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn fma(a: V, b: V, c: V) -> V {
     _mm256_fmadd_ps(a, b, c)
 }
 /// a > b ? a : b, lane by lane: the second if they do not compare.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn max(a: V, b: V) -> V {
     _mm256_max_ps(a, b)
 }
 /// a < b ? a : b, lane by lane: the second if they do not compare.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn min(a: V, b: V) -> V {
     _mm256_min_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn round(a: V) -> V {
     _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn trunc(a: V) -> V {
     _mm256_round_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
 /// `muser_ops::pinned::glibc::expf` in each lane, four f64 at a time.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn exp_glibc(x: V) -> V {
     let low = exp_f64(_mm256_cvtps_pd(_mm256_castps256_ps128(x)));
     let high = exp_f64(_mm256_cvtps_pd(_mm256_extractf128_ps::<1>(x)));
     _mm256_set_m128(_mm256_cvtpd_ps(high), _mm256_cvtpd_ps(low))
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 fn exp_f64(x: __m256d) -> __m256d {
     let [low, high] = glibc::EXP_RANGE;
     // The second operand of two that do not compare: a NaN stays.
@@ -160,26 +164,26 @@ fn exp_f64(x: __m256d) -> __m256d {
     _mm256_mul_pd(y, _mm256_castsi256_pd(power))
 }
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn abs(a: V) -> V {
     _mm256_andnot_ps(_mm256_set1_ps(-0.0), a)
 }
 /// The magnitude of `a` with the sign of `s`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn copysign(a: V, s: V) -> V {
     let sign = _mm256_and_ps(_mm256_set1_ps(-0.0), s);
     _mm256_or_ps(abs(a), sign)
 }
 /// a < b ? x : y, lane by lane.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
     _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
 }
 /// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let n = _mm256_cvtps_epi32(n);
     let half = _mm256_srai_epi32::<1>(n);
@@ -193,7 +197,7 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
 /// x·c - y·s and x·s + y·c, products and sum rounded. Does whole groups of
 /// four pairs and says how many pairs it did.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     let pairs = cos.len() / 4 * 4;
     let twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
@@ -216,7 +220,7 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
 }
 /// The halving tree over the lanes of one vector.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn halve_lanes(v: V) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -225,7 +229,7 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
 
 /// The fold by halves of the `L` values from `at` on, 8 or 16.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     match L {
         8 => halve_lanes(load(x, at)),
@@ -233,12 +237,12 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     }
 }
 
-/// Asks for the cache lines of the `len` bytes that lie `at` bytes after the
+/// Prefetches the cache lines of the `len` bytes that lie `at` bytes after the
 /// beginning of `x`, in `x` or past its end.
 ///
 /// A prefetch never faults, so a stream may run on into the next task's bytes.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
     for line in (0..len).step_by(64) {
         let address = x.as_ptr().wrapping_add(at + line);
@@ -247,42 +251,42 @@ pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
 }
 /// 16 bytes from `at`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load128(x: &[u8], at: usize) -> __m128i {
     // SAFETY: the slice expression has checked 16 bytes; the load is unaligned.
     unsafe { _mm_loadu_si128(lanes!(x, at, 16).cast()) }
 }
 /// 32 bytes from `at`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
     unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
 }
 /// 32 codes from `at`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 codes; the load is unaligned.
     unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
 }
 /// Eight 16-bit sums.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load_sums8(x: &[i16; 8]) -> __m128i {
     // SAFETY: the array has 16 bytes.
     unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
 }
 /// Sixteen 16-bit sums.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
     // SAFETY: the array has 32 bytes.
     unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
 }
 /// Four values out.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
     let mut out = [0.0; 4];
     // SAFETY: the array has 16 bytes.
@@ -291,14 +295,14 @@ pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
 }
 /// 32 codes into `q[at..]`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn store_codes(q: &mut [i8; 256], at: usize, v: __m256i) {
     // SAFETY: the slice expression has checked 32 codes.
     unsafe { _mm256_storeu_si256(q[at..][..32].as_mut_ptr().cast(), v) }
 }
 /// The horizontal sums of four vectors of eight i32, as four i32.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn sum4(v: [__m256i; 4]) -> __m128i {
     let a = _mm256_hadd_epi32(v[0], v[1]);
     let b = _mm256_hadd_epi32(v[2], v[3]);
@@ -307,13 +311,13 @@ pub(crate) fn sum4(v: [__m256i; 4]) -> __m128i {
 }
 /// The horizontal sums of four vectors of four i32, as four i32.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn sum4_narrow(v: [__m128i; 4]) -> __m128i {
     _mm_hadd_epi32(_mm_hadd_epi32(v[0], v[1]), _mm_hadd_epi32(v[2], v[3]))
 }
 /// The f16 values at byte `at` of four blocks.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
     let bits = |b: &[u8]| i64::from(u16::from_le_bytes([b[at], b[at + 1]]));
     let all =
@@ -322,47 +326,47 @@ pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
 }
 /// `f32(sum) · (factor · y) + acc` in each of four rows: one link of the chain.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
     let scaled = _mm_mul_ps(factor, _mm_set1_ps(y));
     _mm_fmadd_ps(_mm_cvtepi32_ps(sum), scaled, acc)
 }
 /// The sum of four i32 in each lane.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn sum_all4(v: __m128i) -> __m128i {
     let two = _mm_hadd_epi32(v, v);
     _mm_hadd_epi32(two, two)
 }
 /// (x0 + x2) + (x1 + x3).
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn fold4(x: __m128) -> f32 {
     let two = _mm_add_ps(x, _mm_movehl_ps(x, x));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 /// The f16 value at byte `at`.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
     factor(w[at], w[at + 1])
 }
 /// The differences of the two chains of four rows.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn difference(a: __m128, b: __m128) -> [f32; 4] {
     to_array4(_mm_sub_ps(a, b))
 }
 /// Four blocks, the last of fewer repeated.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn four<const B: usize>(w: &[[u8; B]]) -> [&[u8]; 4] {
     let last = w.len() - 1;
     [&w[0], &w[last.min(1)], &w[last.min(2)], &w[last]]
 }
 /// The scales of four blocks of activations, the last of fewer repeated.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn scales_of(x: &[Block]) -> __m128 {
     let last = x.len() - 1;
     _mm_setr_ps(x[0].d, x[last.min(1)].d, x[last.min(2)].d, x[last].d)
@@ -371,7 +375,7 @@ pub(crate) fn scales_of(x: &[Block]) -> __m128 {
 /// acc` of both chains, which are the first two lanes, one superblock after the
 /// other.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn links(
     (sum, min): (__m128i, __m128i),
     (d, dmin): (__m128, __m128),
@@ -401,19 +405,19 @@ pub(crate) fn links(
 }
 /// The first chain of [`links`].
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn first(chains: __m128) -> f32 {
     _mm_cvtss_f32(chains)
 }
 /// The first chain of [`links`] less the second.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn minus_second(chains: __m128) -> f32 {
     _mm_cvtss_f32(_mm_sub_ss(chains, _mm_movehdup_ps(chains)))
 }
 /// A chain at its beginning.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn zero4() -> __m128 {
     _mm_setzero_ps()
 }
@@ -421,7 +425,7 @@ pub(crate) fn zero4() -> __m128 {
 /// The scales of a Q4_K or Q5_K block as i16 in both 128-bit lanes, and its
 /// minima as i16.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
     let wide = _mm256_cvtepu8_epi16(scales_mins_bytes(w));
     (
@@ -432,7 +436,7 @@ pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
 /// The scales of a Q4_K or Q5_K block in the lower eight bytes, its minima in the
 /// upper.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
     let header = load128(w, 0);
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
@@ -445,7 +449,7 @@ pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
 }
 /// Σ scale · code · activation in 8 lanes; vector j of codes is sub-block j.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
     let mut sum = _mm256_setzero_si256();
     for (j, &codes) in codes.iter().enumerate() {
@@ -459,9 +463,20 @@ pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
 
 /// The f16 value in these two bytes.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 fn factor(lo: u8, hi: u8) -> f32 {
     let bits = i32::from(u16::from_le_bytes([lo, hi]));
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
 }
-super::math::functions!("avx2,fma,f16c");
+
+/// The horizontal sums of eight vectors of eight i32, as eight i32.
+#[inline]
+#[level(avx2)]
+pub(crate) fn sum8(v: [__m256i; 8]) -> __m256i {
+    let a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    let b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
+    // Each holds sums of lower lanes in its lower half, of upper ones above.
+    let low = _mm256_permute2x128_si256::<0x20>(a, b);
+    let high = _mm256_permute2x128_si256::<0x31>(a, b);
+    _mm256_add_epi32(low, high)
+}

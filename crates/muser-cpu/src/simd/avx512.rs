@@ -8,6 +8,10 @@
 
 pub(crate) mod slab;
 
+pub(crate) use super::math::avx512::{exp, exp_pinned, sigmoid, silu, tanh, tanh_glibc};
+
+use muser_levels::level;
+use muser_ops::pinned::glibc;
 use std::arch::x86_64::*;
 
 /// Sixteen values.
@@ -25,42 +29,42 @@ macro_rules! lanes {
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load(x: &[f32], at: usize) -> V {
     // SAFETY: the slice expression has checked 16 values.
     unsafe { _mm512_loadu_ps(lanes!(x, at, 16)) }
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
     // SAFETY: the slice expression has checked 16 values.
     unsafe { _mm512_storeu_ps(x[at..][..16].as_mut_ptr(), v) }
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
     unsafe { _mm512_loadu_ps(lanes!(x, 4 * at, 64).cast()) }
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load_f16_bytes(x: &[u8], at: usize) -> V {
     _mm512_cvtph_ps(load256(x, 2 * at))
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
     let wide = _mm512_cvtepu16_epi32(load256(x, 2 * at));
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
     // SAFETY: the slice expression has checked 16 values.
     _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(lanes!(x, at, 16).cast()) })
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     let half = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
     // SAFETY: the slice expression has checked 16 values.
@@ -68,66 +72,66 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
 }
 /// Rounded to f16 and back.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn half(x: V) -> V {
     _mm512_cvtph_ps(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x))
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn splat(x: f32) -> V {
     _mm512_set1_ps(x)
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn add(a: V, b: V) -> V {
     _mm512_add_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn sub(a: V, b: V) -> V {
     _mm512_sub_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn mul(a: V, b: V) -> V {
     _mm512_mul_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn div(a: V, b: V) -> V {
     _mm512_div_ps(a, b)
 }
 /// a · b + c, rounded once.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn fma(a: V, b: V, c: V) -> V {
     _mm512_fmadd_ps(a, b, c)
 }
 /// a > b ? a : b, lane by lane: the second if they do not compare.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn max(a: V, b: V) -> V {
     _mm512_max_ps(a, b)
 }
 /// a < b ? a : b, lane by lane: the second if they do not compare.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn min(a: V, b: V) -> V {
     _mm512_min_ps(a, b)
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn round(a: V) -> V {
     _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn trunc(a: V) -> V {
     _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
 /// `muser_ops::pinned::glibc::expf` in each lane, eight f64 at a time.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn exp_glibc(x: V) -> V {
     let low = exp_f64(_mm512_cvtps_pd(_mm512_castps512_ps256(x)));
     let high = exp_f64(_mm512_cvtps_pd(_mm512_extractf32x8_ps::<1>(x)));
@@ -135,7 +139,7 @@ pub(crate) fn exp_glibc(x: V) -> V {
     _mm512_insertf32x8::<1>(low, _mm512_cvtpd_ps(high))
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn exp_f64(x: __m512d) -> __m512d {
     let [low, high] = glibc::EXP_RANGE;
     // The second operand of two that do not compare: a NaN stays.
@@ -166,26 +170,26 @@ fn exp_f64(x: __m512d) -> __m512d {
     _mm512_mul_pd(y, _mm512_castsi512_pd(power))
 }
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn abs(a: V) -> V {
     _mm512_abs_ps(a)
 }
 /// The magnitude of `a` with the sign of `s`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn copysign(a: V, s: V) -> V {
     let sign = _mm512_and_ps(_mm512_set1_ps(-0.0), s);
     _mm512_or_ps(abs(a), sign)
 }
 /// a < b ? x : y, lane by lane.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x)
 }
 /// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let n = _mm512_cvtps_epi32(n);
     let half = _mm512_srai_epi32::<1>(n);
@@ -199,7 +203,7 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
 /// x·c - y·s and x·s + y·c, products and sum rounded. Does whole groups of
 /// eight pairs and says how many pairs it did.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     let pairs = cos.len() / 8 * 8;
     let twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
@@ -224,14 +228,14 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
 }
 /// The halving tree over the lanes of one vector.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn halve_lanes(v: V) -> f32 {
     let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
     super::avx2::halve_lanes(eight)
 }
 /// The fold by halves of the `L` values from `at` on, 8 or 16.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     match L {
         8 => super::avx2::fold_group::<8>(x, at),
@@ -240,35 +244,35 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
 }
 /// 32 bytes from `at`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
     unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
 }
 /// 64 bytes from `at`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load512(x: &[u8], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
     unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
 }
 /// 64 codes from `at`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 codes; the load is unaligned.
     unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
 }
 /// Sixteen codes into `q[at..]`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn store_codes16(q: &mut [i8; 256], at: usize, v: __m128i) {
     // SAFETY: the slice expression has checked 16 codes.
     unsafe { _mm_storeu_si128(q[at..][..16].as_mut_ptr().cast(), v) }
 }
 /// The first 16 bytes of four blocks, one in each 128-bit lane.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn headers4(b: [&[u8]; 4]) -> __m512i {
     let low = _mm512_castsi128_si512(super::avx2::load128(b[0], 0));
     let v = _mm512_inserti32x4::<1>(low, super::avx2::load128(b[1], 0));
@@ -277,7 +281,7 @@ pub(crate) fn headers4(b: [&[u8]; 4]) -> __m512i {
 }
 /// The horizontal sums of four vectors of sixteen i32, as four i32.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
     let a = _mm512_add_epi32(
         _mm512_unpacklo_epi32(v[0], v[1]),
@@ -293,7 +297,7 @@ pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
 }
 /// The sums of the four i32 in each 128-bit lane.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn sum_lanes(v: __m512i) -> __m128i {
     let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b01_00_11_10>(v));
     let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b10_11_00_01>(v));
@@ -302,7 +306,7 @@ pub(crate) fn sum_lanes(v: __m512i) -> __m128i {
 }
 /// The f16 factors d and dmin of four Q4_K or Q5_K headers.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
     let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     let pairs = _mm512_castsi512_si128(_mm512_permutexvar_epi32(first, headers));
@@ -316,7 +320,7 @@ pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
 /// The scales (bytes 0..8 of each 128-bit lane) and minima (bytes 8..16) of
 /// four Q4_K or Q5_K headers.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let low = _mm512_shuffle_epi32::<0b11_10_11_01>(headers);
@@ -332,7 +336,7 @@ pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
 }
 /// The same four dwords in each 128-bit lane.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn lane_dwords(a: i32, b: i32, c: i32, d: i32) -> __m512i {
     _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d))
 }
@@ -340,7 +344,7 @@ fn lane_dwords(a: i32, b: i32, c: i32, d: i32) -> __m512i {
 /// the quads: the first holds sub-blocks 0, 2 (lower lanes) and 1, 3 (upper
 /// lanes), the second 4, 6 and 5, 7.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
     let row = match r {
         0 => _mm512_shuffle_i32x4::<0b00_00_00_00>(scales_mins, scales_mins),
@@ -364,7 +368,7 @@ pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
 /// Σ scale · code · activation in 16 lanes: quads of products, packed to i16,
 /// then times the scales.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m512i {
     let zero = _mm512_setzero_si512();
     let quads = |g: usize| _mm512_dpbusd_epi32(zero, codes[g], load_codes(q, 64 * g));
@@ -377,7 +381,7 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
 /// takes every eighth quad. Sums of quads of two groups share a dword; of four
 /// quads each word of `scales` is one's.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn dot_lanes(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {
     let zero = _mm512_setzero_si512();
     let quads = |g: usize| _mm512_dpbusd_epi32(zero, codes[g], load_codes(q, 64 * g));
@@ -390,7 +394,7 @@ pub(crate) fn dot_lanes(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]
 }
 /// The scales of a Q4_K or Q5_K block for [`dot_lanes`], from bytes.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn scales_for_lanes(scales: __m128i) -> [__m512i; 2] {
     let scales = _mm512_broadcast_i32x4(scales);
     let pick = |g: i64| {
@@ -407,4 +411,29 @@ pub(crate) fn scales_for_lanes(scales: __m128i) -> [__m512i; 2] {
     ]
 }
 
-super::math::functions!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
+/// The horizontal sums of the lower and the upper halves of four vectors of sixteen
+/// i32, as eight i32: lower half of the first, upper half of the first, …
+#[inline]
+#[level(avx512)]
+pub(crate) fn sum_halves(v: [__m512i; 4]) -> __m256i {
+    let a = _mm512_add_epi32(
+        _mm512_unpacklo_epi32(v[0], v[1]),
+        _mm512_unpackhi_epi32(v[0], v[1]),
+    );
+    let b = _mm512_add_epi32(
+        _mm512_unpacklo_epi32(v[2], v[3]),
+        _mm512_unpackhi_epi32(v[2], v[3]),
+    );
+    // In each 128-bit lane the sums of that lane of the four vectors.
+    let c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    let (low, high) = (_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64::<1>(c));
+    let low = _mm_add_epi32(
+        _mm256_castsi256_si128(low),
+        _mm256_extracti128_si256::<1>(low),
+    );
+    let high = _mm_add_epi32(
+        _mm256_castsi256_si128(high),
+        _mm256_extracti128_si256::<1>(high),
+    );
+    _mm256_set_m128i(_mm_unpackhi_epi32(low, high), _mm_unpacklo_epi32(low, high))
+}

@@ -1,8 +1,8 @@
 //! The vector vocabulary: one module a level, the same names in each.
 //!
 //! A kernel body that is written once over these names (`v::load`, `v::fma`,
-//! …) is instantiated for a level by picking the module; see
-//! `kernels/norm/mod.rs`. Functions are safe `#[target_feature]` functions
+//! …) is compiled for a level by picking the module: `#[levels]`, as in
+//! `kernels/norm.rs`. Functions are safe functions of their level (`#[level]`)
 //! over slices: every length is checked here, so a kernel above them needs no
 //! `unsafe`. This folder is one of the crate's few places that has any: the
 //! memory intrinsics take pointers.

@@ -6,6 +6,8 @@
 
 pub(crate) mod slab;
 
+pub(crate) use super::math::scalar::{exp, exp_pinned, sigmoid, silu, tanh, tanh_glibc};
+
 use muser_quant::{bf16, f16};
 
 /// One value.
@@ -109,5 +111,3 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     muser_ops::pinned::dot::fold(&x[at..at + L], L)
 }
-
-super::math::functions!();

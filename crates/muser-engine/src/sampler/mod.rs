@@ -7,22 +7,26 @@
 //!                l_i = l_i > 0 ? l_i / repeat : l_i · repeat
 //!                l_i = l_i - (c_i · frequency + presence)
 //! greedy     temperature 0: the largest l_i, the lowest i on ties. The end.
-//! weights    w_i = exp((l_i - max l) / temperature)     f32, then f64
+//! weights    w_i = exp((l_i - max l) / temperature)     f32
 //! top-k      the first k by (l descending, i ascending)
 //! top-p      in that order, up to the first at which Σ w >= p · Σ w of all kept
 //! min-p      in that order, up to the last with w >= min_p   (the largest w is 1)
 //! draw       u in [0, 1); in that order, the first at which Σ w > u · Σ w of all kept
 //! ```
 //!
-//! Every step is an IEEE operation or [`muser_ops::math::exp`], every sum is in
-//! f64 and ascends in the order above; the sum over a vocabulary that top-k
-//! did not cut ascends by token. `u` is the upper 53 bits of the next 64 of
-//! ChaCha8, keyed with the seed. Greedy draws no random number, everything
-//! else exactly one a token.
+//! This is version 2 of the sampling ([`VERSION`]). Every step is an IEEE
+//! operation or [`muser_ops::math::exp`]. Every sum is the strict lane's
+//! reduction ([`muser_ops::reduce`], in f32) of the weights in the order above,
+//! the sum up to a rank that of the first so many; the sum over a vocabulary that
+//! top-k did not cut is by token. Products with p and u, and the comparisons with
+//! them, are in f64. `u` is the upper 53 bits of the next 64 of ChaCha8, keyed
+//! with the seed. Greedy draws no random number, everything else exactly one a
+//! token.
 
 mod params;
 mod ranked;
 mod rng;
+mod tree;
 
 pub use params::SamplingParams;
 
@@ -30,6 +34,14 @@ use crate::{Error, Token};
 use muser_ops::math;
 pub(crate) use ranked::Ranked;
 use rng::Uniform;
+use tree::Running;
+
+/// The version of the sampling's arithmetic. It rises whenever a token that is
+/// sampled can be another; greedy tokens are the logits' own.
+///
+/// Version 1 took its sums in f64, one weight after the other. Version 2 takes
+/// them in 256 lanes, so that a device can choose the token that the host would.
+pub const VERSION: u32 = 2;
 
 /// A sampler: settings and the state of its random numbers.
 #[derive(Clone, Debug)]
@@ -143,32 +155,31 @@ impl Sampler {
 
     fn draw(&mut self, max: f32) -> Token {
         let temperature = self.params.temperature;
-        let weight = |l: f32| f64::from(math::exp((l - max) / temperature));
+        let weight = |l: f32| math::exp((l - max) / temperature);
         self.ranked.fill(&self.adjusted);
         let cut = self.params.top_k > 0 && self.params.top_k < self.ranked.len();
-        let mut mass = 0.0f64;
-        if cut {
-            self.ranked.keep(self.params.top_k);
-            for rank in 0..self.params.top_k {
-                mass += self.ranked.get(rank).map_or(0.0, |(_, l)| weight(l));
-            }
+        let mass = if cut {
+            let k = self.params.top_k;
+            self.ranked.keep(k);
+            let ranked = &mut self.ranked;
+            let ranks = (0..k).map_while(|rank| ranked.get(rank));
+            tree::sum(ranks.map(|(_, l)| weight(l)))
         } else {
-            mass = self.adjusted.iter().fold(mass, |sum, &l| sum + weight(l));
-        }
+            tree::sum(self.adjusted.iter().map(|&l| weight(l)))
+        };
         let (kept, mass) = self.keep_likely(mass, weight);
 
-        let target = self.uniform.next() * mass;
-        let (mut sum, mut chosen) = (0.0f64, 0);
+        let target = self.uniform.next() * f64::from(mass);
+        let (mut sum, mut chosen) = (Running::new(), 0);
         for rank in 0..kept {
             let Some((token, l)) = self.ranked.get(rank) else {
                 break;
             };
             let w = weight(l);
-            sum += w;
             if w > 0.0 {
                 chosen = token;
             }
-            if sum > target {
+            if f64::from(sum.push(w)) > target {
                 break;
             }
         }
@@ -178,7 +189,7 @@ impl Sampler {
     }
 
     /// top-p and min-p: how many ranks stay, and the sum of their weights.
-    fn keep_likely(&mut self, mass: f64, weight: impl Fn(f32) -> f64) -> (usize, f64) {
+    fn keep_likely(&mut self, mass: f32, weight: impl Fn(f32) -> f32) -> (usize, f32) {
         let (top_p, min_p) = (self.params.top_p, self.params.min_p);
         if top_p == 1.0 && min_p == 0.0 {
             return (self.ranked.len(), mass);
@@ -186,17 +197,17 @@ impl Sampler {
         let enough = if top_p == 1.0 {
             f64::INFINITY
         } else {
-            f64::from(top_p) * mass
+            f64::from(top_p) * f64::from(mass)
         };
-        let (mut kept, mut sum) = (0, 0.0f64);
+        let (mut kept, mut all, mut sum) = (0, Running::new(), 0.0);
         while let Some((_, l)) = self.ranked.get(kept) {
             let w = weight(l);
-            if kept > 0 && w < f64::from(min_p) {
+            if kept > 0 && w < min_p {
                 break;
             }
-            sum += w;
+            sum = all.push(w);
             kept += 1;
-            if sum >= enough {
+            if f64::from(sum) >= enough {
                 break;
             }
         }

@@ -2,6 +2,7 @@
 //! form of its definition.
 
 use super::*;
+use muser_ops::reduce;
 use proptest::prelude::*;
 
 fn sampler(params: SamplingParams, vocab: usize) -> Sampler {
@@ -166,47 +167,44 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec((-40i8..40).prop_map(|x| f32::from(x) / 8.0), 1..600)
 }
 
-/// The definition, without lazy sorting: what the sampler must equal.
+/// The definition, without lazy sorting or running sums: what the sampler must
+/// equal.
 fn plain(p: &SamplingParams, logits: &[f32]) -> Token {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let weight = |l: f32| f64::from(math::exp((l - max) / p.temperature));
+    let weight = |l: f32| math::exp((l - max) / p.temperature);
+    let reduced = |w: &[f32]| reduce::dot(w, &vec![1.0; w.len()]);
+    let by_token: Vec<f32> = logits.iter().map(|&l| weight(l)).collect();
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-    let mut total: f64 = 0.0;
-    if p.top_k > 0 && p.top_k < order.len() {
+    let cut = p.top_k > 0 && p.top_k < order.len();
+    if cut {
         order.truncate(p.top_k);
-        order.iter().for_each(|&i| total += weight(logits[i]));
-    } else {
-        logits.iter().for_each(|&l| total += weight(l));
     }
-    let mut mass = total;
+    let by_rank: Vec<f32> = order.iter().map(|&i| by_token[i]).collect();
+    // The sum of the first n ranks.
+    let first = |n: usize| f64::from(reduced(&by_rank[..n]));
+    let total = if cut {
+        first(order.len())
+    } else {
+        f64::from(reduced(&by_token))
+    };
+    let (mut kept, mut mass) = (order.len(), total);
     if p.top_p < 1.0 || p.min_p > 0.0 {
         let limit = if p.top_p < 1.0 {
             f64::from(p.top_p) * total
         } else {
             f64::INFINITY
         };
-        let mut kept = 0;
-        mass = 0.0;
-        for (rank, &i) in order.iter().enumerate() {
-            let w = weight(logits[i]);
-            if (rank > 0 && w < f64::from(p.min_p)) || mass >= limit {
-                break;
-            }
-            mass += w;
-            kept = rank + 1;
-        }
-        order.truncate(kept);
+        let likely = |&n: &usize| n > 0 && by_rank[n] < p.min_p;
+        let unlikely = (0..order.len()).find(likely).unwrap_or(order.len());
+        kept = (1..=unlikely)
+            .find(|&n| first(n) >= limit)
+            .unwrap_or(unlikely);
+        mass = first(kept);
     }
     let target = Uniform::new(p.seed).next() * mass;
-    let mut sum = 0.0;
-    for &i in &order {
-        sum += weight(logits[i]);
-        if sum > target {
-            return i as Token;
-        }
-    }
-    *order.last().unwrap() as Token
+    let passed = (0..kept).find(|&rank| first(rank + 1) > target);
+    order[passed.unwrap_or(kept - 1)] as Token
 }
 
 proptest! {

@@ -13,7 +13,7 @@
 
 use super::Planned;
 use crate::{ModelError, Role};
-use muser_quant::{DType, bf16, f16};
+use muser_quant::{Arithmetic, DType, Layout, bf16, f16};
 
 /// Bytes generated before they are handed on.
 const CHUNK: usize = 1 << 20;
@@ -57,7 +57,7 @@ pub(super) fn fill(
     sink: &mut dyn FnMut(&[u8]) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
     let mut random = Random::of(seed, &tensor.name);
-    if tensor.role.is_norm() {
+    if tensor.role.is_vector() {
         return sink(&norm(tensor, &mut random));
     }
     let std = match tensor.role {
@@ -72,12 +72,10 @@ pub(super) fn fill(
         let n = left.min(buffer.len() as u64);
         let chunk = &mut buffer[..n as usize];
         random.fill(chunk);
-        match tensor.dtype {
-            DType::Q4K => scale_with_minimum::<144>(chunk, std, 15.0),
-            DType::Q5K => scale_with_minimum::<176>(chunk, std, 31.0),
-            DType::Q6K => scale_six(chunk, std),
-            DType::F16 | DType::BF16 => table.halves(chunk),
-            DType::F32 => table.floats(chunk, &mut random),
+        match tensor.dtype.arithmetic() {
+            Arithmetic::Groups | Arithmetic::Superblocks => scale(tensor.dtype, chunk, std),
+            Arithmetic::Floats if block == 2 => table.halves(chunk),
+            Arithmetic::Floats => table.floats(chunk, &mut random),
         }
         sink(chunk)?;
         left -= n;
@@ -104,22 +102,31 @@ fn normal(bits: u64) -> f32 {
     (sum as f32 - 131_070.0) / 37_837.227
 }
 
-/// Sets `d` and `dmin`. Random 6-bit scales and minima spread
-/// `sc · q - m · largest / 2` over about 17.1 times the largest code.
-fn scale_with_minimum<const N: usize>(chunk: &mut [u8], std: f32, largest: f32) {
-    let d = f16::from_f32(std / (17.1 * largest));
-    let dmin = f16::from_f32(f16::to_f32(d) * largest / 2.0);
-    let ([a, b], [c, e]) = (d.to_le_bytes(), dmin.to_le_bytes());
-    for block in chunk.as_chunks_mut::<N>().0 {
-        block[..4].copy_from_slice(&[a, b, c, e]);
-    }
-}
-
-/// Sets `d`: signed 8-bit scales spread over 74, codes over 18.5.
-fn scale_six(chunk: &mut [u8], std: f32) {
-    let d = f16::from_f32(std / (74.0 * 18.5)).to_le_bytes();
-    for block in chunk.as_chunks_mut::<210>().0 {
-        block[208..].copy_from_slice(&d);
+/// Sets the factors of packed blocks, so that the values spread over `std`.
+fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
+    let Layout {
+        factors,
+        scales,
+        largest_code,
+        ..
+    } = dtype.layout();
+    let largest = f32::from(largest_code);
+    let values: &[u16] = match (factors.len(), scales.is_empty()) {
+        // Random 6-bit scales and minima spread `sc · q - m · largest / 2` over
+        // about 17.1 times the largest code.
+        (2, _) => {
+            let d = f16::from_f32(std / (17.1 * largest));
+            &[d, f16::from_f32(f16::to_f32(d) * largest / 2.0)]
+        }
+        // Signed 8-bit scales spread over 74, codes over 18.5.
+        (_, false) => &[f16::from_f32(std / (74.0 * 18.5))],
+        // Codes alone, uniform from `-largest` on.
+        (_, true) => &[f16::from_f32(std / (largest / 3f32.sqrt()))],
+    };
+    for block in chunk.chunks_exact_mut(dtype.block_bytes()) {
+        for (&at, value) in factors.iter().zip(values) {
+            block[at..at + 2].copy_from_slice(&value.to_le_bytes());
+        }
     }
 }
 

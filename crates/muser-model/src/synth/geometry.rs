@@ -1,13 +1,16 @@
 //! The sizes of a synthetic model.
 
-use crate::config::{MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
-use crate::{ARCH, Config, ModelError, POST_NORM_EPS};
+use crate::ModelError;
+use crate::arch::{self, Arch};
+use crate::spec::{MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 
 /// The sizes of a synthetic model, each free to be changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Geometry {
     /// `general.name`.
     pub name: String,
+    /// `general.architecture`: one of [`ARCHITECTURES`](crate::ARCHITECTURES).
+    pub arch: &'static str,
     /// Layers.
     pub layers: usize,
     /// Values of the residual stream.
@@ -30,6 +33,8 @@ pub struct Geometry {
     pub period: usize,
     /// Whether the file says so as one boolean a layer instead of the period.
     pub pattern_as_array: bool,
+    /// Whether the head is the embedding table.
+    pub tied: bool,
     /// Factor of the logits.
     pub logit_scale: f32,
     /// Cap of the logits.
@@ -38,14 +43,27 @@ pub struct Geometry {
 
 impl Geometry {
     /// The names that [`Geometry::named`] knows.
-    pub const NAMES: [&str; 3] = ["glimmer-30b", "glimmer-nano", "glimmer-tiny"];
+    pub const NAMES: [&str; 5] = [
+        "glimmer-30b",
+        "glimmer-nano",
+        "glimmer-tiny",
+        "llama-8b",
+        "llama-tiny",
+    ];
+
+    /// The name of the smallest geometry of an architecture.
+    pub fn smallest(arch: &str) -> Option<&'static str> {
+        let of_arch = |name: &&str| Self::named(name).is_some_and(|g| g.arch == arch);
+        Self::NAMES.into_iter().filter(of_arch).next_back()
+    }
 
     /// A geometry by name: `glimmer-30b` (the release), `glimmer-nano` (the
     /// embedded model) or `glimmer-tiny` (the least that every format and both
-    /// kinds of layer fit in).
+    /// kinds of layer fit in); `llama-8b` (Llama 3's) or `llama-tiny`.
     pub fn named(name: &str) -> Option<Self> {
         let release = Self {
             name: format!("{name} synthetic"),
+            arch: "muse-glimmer",
             layers: 52,
             hidden: 6656,
             heads: 32,
@@ -57,6 +75,7 @@ impl Geometry {
             context: 131_072,
             period: 4,
             pattern_as_array: true,
+            tied: false,
             logit_scale: 0.196_116,
             softcap: Some(20.0),
         };
@@ -88,6 +107,32 @@ impl Geometry {
                 logit_scale: 1.0,
                 ..release
             }),
+            "llama-8b" => Some(Self {
+                arch: "llama",
+                layers: 32,
+                hidden: 4096,
+                kv_heads: 8,
+                ffn: 14_336,
+                vocab: 128_256,
+                context: 8192,
+                logit_scale: 1.0,
+                softcap: None,
+                ..release
+            }),
+            "llama-tiny" => Some(Self {
+                arch: "llama",
+                layers: 2,
+                hidden: 256,
+                heads: 8,
+                kv_heads: 2,
+                head_dim: 32,
+                ffn: 512,
+                vocab: 256,
+                context: 1024,
+                logit_scale: 1.0,
+                softcap: None,
+                ..release
+            }),
             _ => None,
         }
     }
@@ -98,9 +143,26 @@ impl Geometry {
         (0..self.layers).map(|i| !full(i)).collect()
     }
 
-    /// What the file's reader will make of it; sizes are bounded here so that
-    /// nothing after this overflows.
-    pub(crate) fn config(&self) -> Result<Config, ModelError> {
+    /// Its architecture.
+    pub(crate) fn arch(&self) -> Result<&'static Arch, ModelError> {
+        let expected = || format!("one of {}", arch::NAMES.join(", "));
+        arch::named(self.arch).ok_or_else(|| refused("arch", expected(), self.arch))
+    }
+
+    /// Of [`Geometry`]'s fields those that its architecture has no use for.
+    ///
+    /// # Errors
+    /// An architecture that is none.
+    pub fn unused(&self) -> Result<&'static [&'static str], ModelError> {
+        Ok(self.arch()?.unused)
+    }
+
+    /// Bounds the sizes, so that nothing after this overflows.
+    pub(super) fn check(&self) -> Result<(), ModelError> {
+        if self.tied && self.unused()?.contains(&"tied") {
+            let expected = format!("a head of its own in {}", self.arch);
+            return Err(refused("tied", expected, "the embedding"));
+        }
         for (what, value, most) in [
             ("layers", self.layers, MAX_LAYERS),
             ("hidden", self.hidden, MAX_WIDTH),
@@ -132,25 +194,7 @@ impl Geometry {
                 return Err(refused(what, "a finite number above 0", value));
             }
         }
-        Ok(Config {
-            name: self.name.clone(),
-            arch: ARCH,
-            layers: self.layers,
-            hidden: self.hidden,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: self.head_dim,
-            ffn: self.ffn,
-            vocab: self.vocab,
-            context: self.context,
-            rms_eps: 1e-5,
-            post_norm_eps: POST_NORM_EPS,
-            window: self.window,
-            sliding: self.sliding(),
-            rope_base: 500_000.0,
-            logit_scale: self.logit_scale,
-            softcap: self.softcap,
-        })
+        Ok(())
     }
 }
 

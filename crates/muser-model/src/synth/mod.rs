@@ -11,9 +11,9 @@ mod geometry;
 
 pub use geometry::Geometry;
 
-use crate::config::key;
-use crate::{ARCH, ModelError, Role};
-use muser_gguf::{GgmlType, Writer};
+use crate::{ModelError, Role, Spec, arch};
+use muser_gguf::{GgmlType, Gguf, Writer};
+use muser_ops::Lane;
 use muser_quant::DType;
 use std::io::Write;
 
@@ -29,26 +29,21 @@ pub enum Mix {
 
 impl Mix {
     /// Every mix.
-    pub const ALL: [Self; 7] = [
-        Self::Q4KM,
-        Self::Uniform(DType::Q4K),
-        Self::Uniform(DType::Q5K),
-        Self::Uniform(DType::Q6K),
-        Self::Uniform(DType::F16),
-        Self::Uniform(DType::BF16),
-        Self::Uniform(DType::F32),
-    ];
+    pub const ALL: [Self; 1 + DType::ALL.len()] = {
+        let mut all = [Self::Q4KM; 1 + DType::ALL.len()];
+        let mut i = 0;
+        while i < DType::ALL.len() {
+            all[1 + i] = Self::Uniform(DType::ALL[i]);
+            i += 1;
+        }
+        all
+    };
 
     /// `q4_k_m`, `q4_k`, …, `f32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Q4KM => "q4_k_m",
-            Self::Uniform(DType::Q4K) => "q4_k",
-            Self::Uniform(DType::Q5K) => "q5_k",
-            Self::Uniform(DType::Q6K) => "q6_k",
-            Self::Uniform(DType::F16) => "f16",
-            Self::Uniform(DType::BF16) => "bf16",
-            Self::Uniform(DType::F32) => "f32",
+            Self::Uniform(dtype) => dtype.key(),
         }
     }
 
@@ -72,33 +67,14 @@ impl Mix {
     fn file_type(self) -> u32 {
         match self {
             Self::Q4KM => 15,
-            Self::Uniform(dtype) => file_type(dtype),
+            Self::Uniform(dtype) => dtype.file_type(),
         }
-    }
-}
-
-/// llama.cpp's number for a file whose matrices are all of one format.
-pub(crate) fn file_type(dtype: DType) -> u32 {
-    match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::Q4K => 14,
-        DType::Q5K => 16,
-        DType::Q6K => 18,
-        DType::BF16 => 32,
     }
 }
 
 /// The number of a format in a file.
 pub(crate) fn ggml_type(dtype: DType) -> GgmlType {
-    match dtype {
-        DType::F32 => GgmlType::F32,
-        DType::F16 => GgmlType::F16,
-        DType::BF16 => GgmlType::BF16,
-        DType::Q4K => GgmlType::Q4_K,
-        DType::Q5K => GgmlType::Q5_K,
-        DType::Q6K => GgmlType::Q6_K,
-    }
+    GgmlType::from_id(dtype.ggml_type()).expect("every format of the table has a number in GGUF")
 }
 
 /// llama.cpp's rule for Q4_K_M: the first and the last eighth of the layers,
@@ -166,11 +142,10 @@ pub fn header(geometry: &Geometry, mix: Mix) -> Result<(Vec<u8>, u64), ModelErro
 
 /// A writer that knows metadata and tensors.
 fn declare(geometry: &Geometry, mix: Mix, plan: &[Planned]) -> Result<Writer, ModelError> {
-    let mut writer = Writer::new();
-    metadata(&mut writer, geometry, mix)?;
+    let mut writer = metadata(geometry, mix)?;
     for t in plan {
         let (cols, rows) = (t.cols as u64, t.rows as u64);
-        let dims: &[u64] = if t.role.is_norm() {
+        let dims: &[u64] = if t.role.is_vector() {
             &[cols]
         } else {
             &[cols, rows]
@@ -180,80 +155,56 @@ fn declare(geometry: &Geometry, mix: Mix, plan: &[Planned]) -> Result<Writer, Mo
     Ok(writer)
 }
 
+/// What the reader of files makes of the geometry's metadata: one derivation,
+/// so that a synthetic file is what its own metadata ask for.
+pub(crate) fn spec(geometry: &Geometry) -> Result<Spec, ModelError> {
+    geometry.check()?;
+    let metadata = metadata(geometry, Mix::Q4KM)?;
+    let file = metadata.start(Vec::new())?.finish()?;
+    let has = |tensor: &str| !geometry.tied && tensor == Role::Head.tensor_name(0);
+    let gguf = Gguf::from_vec(file)?;
+    arch::read(gguf.metadata(), &has, Lane::Strict)
+}
+
 fn plan(geometry: &Geometry, mix: Mix) -> Result<Vec<Planned>, ModelError> {
-    let config = geometry.config()?;
-    let mut plan = Vec::new();
-    let mut add = |role: Role, layer: usize| {
-        let dims = role.dims(&config);
-        let (cols, rows) = (dims[0], dims.get(1).copied().unwrap_or(1));
-        let dtype = match role.is_norm() {
+    let spec = spec(geometry)?;
+    let layers = spec.layers.len();
+    let planned = |t: crate::TensorSpec| {
+        let (cols, rows) = (t.dims[0], t.dims.iter().skip(1).product::<usize>());
+        let dtype = match t.role.is_vector() {
             true => DType::F32,
-            false => mix.dtype(role, layer, config.layers),
+            false => mix.dtype(t.role, t.layer.unwrap_or(0), layers),
         };
-        let name = role.tensor_name(layer);
         let bytes = dtype.row_bytes(cols).and_then(|b| b.checked_mul(rows));
         let bytes = bytes.ok_or_else(|| ModelError::Geometry {
             what: "row length",
             expected: format!("a multiple of {} for {dtype}", dtype.block_values()),
-            found: format!("{cols} in {name}"),
+            found: format!("{cols} in {}", t.name),
         })?;
-        plan.push(Planned {
-            name,
-            role,
+        Ok(Planned {
+            name: t.name,
+            role: t.role,
             dtype,
             rows,
             cols,
             bytes: bytes as u64,
-        });
-        Ok::<(), ModelError>(())
+        })
     };
-    for role in Role::MODEL {
-        add(role, 0)?;
-    }
-    for layer in 0..config.layers {
-        for role in Role::LAYER {
-            add(role, layer)?;
-        }
-    }
-    Ok(plan)
+    spec.tensors().map(planned).collect()
 }
 
-fn metadata(writer: &mut Writer, g: &Geometry, mix: Mix) -> Result<(), ModelError> {
+fn metadata(g: &Geometry, mix: Mix) -> Result<Writer, ModelError> {
+    let mut writer = Writer::new();
     writer
-        .metadata("general.architecture", ARCH)?
+        .metadata("general.architecture", g.arch)?
         .metadata("general.name", g.name.as_str())?
         .metadata("general.file_type", mix.file_type())?;
-    // `Geometry::config` has bounded every size far below u32.
-    for (suffix, value) in [
-        ("block_count", g.layers),
-        ("context_length", g.context),
-        ("embedding_length", g.hidden),
-        ("feed_forward_length", g.ffn),
-        ("attention.head_count", g.heads),
-        ("attention.head_count_kv", g.kv_heads),
-        ("attention.key_length", g.head_dim),
-        ("attention.value_length", g.head_dim),
-        ("attention.sliding_window", g.window),
-        ("rope.dimension_count", g.head_dim),
-        ("vocab_size", g.vocab),
-    ] {
-        writer.metadata(key(suffix), value as u32)?;
-    }
-    let pattern = key("attention.sliding_window_pattern");
-    if g.pattern_as_array {
-        writer.metadata(pattern, g.sliding())?;
-    } else {
-        writer.metadata(pattern, g.period as u32)?;
-    }
-    writer
-        .metadata(key("attention.layer_norm_rms_epsilon"), 1e-5f32)?
-        .metadata(key("rope.freq_base"), 500_000.0f32)?
-        .metadata(key("logit_scale"), g.logit_scale)?;
-    if let Some(cap) = g.softcap {
-        writer.metadata(key("final_logit_softcapping"), cap)?;
+    let arch = g.arch()?;
+    for (suffix, value) in (arch.keys)(g) {
+        writer.metadata(format!("{}.{suffix}", arch.name), value)?;
     }
     writer.metadata("tokenizer.ggml.model", "none")?;
-    Ok(())
+    Ok(writer)
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! What several test files share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod parts;
+
 use muser_gguf::Gguf;
 use muser_model::synth::{self, Geometry, Mix};
 use muser_model::{Cache, ModelError, Transformer, Want};
 use muser_ops::Backend;
 use muser_ops::oracle::Oracle;
+use muser_quant::DType;
 use std::sync::Arc;
 
 /// The trained model that the binary embeds.
@@ -61,4 +64,35 @@ pub(crate) fn tokens(n: usize, vocab: u32) -> Vec<u32> {
         (state >> 16) % vocab
     };
     std::iter::repeat_with(next).take(n).collect()
+}
+
+/// A small geometry of each architecture, in a float format and in K-quants:
+/// what the tests of bits go through.
+pub(crate) fn architectures() -> Vec<(&'static str, Geometry, Mix)> {
+    let named = |name: &str| Geometry::named(name).unwrap();
+    let llama = named("llama-tiny");
+    // Widths that are no multiple of a vector's lanes.
+    let odd = Geometry {
+        layers: 3,
+        hidden: 120,
+        heads: 6,
+        kv_heads: 3,
+        head_dim: 20,
+        ffn: 200,
+        vocab: 77,
+        ..llama.clone()
+    };
+    let tied = Geometry {
+        tied: true,
+        ..llama.clone()
+    };
+    let (f16, q4_k) = (Mix::Uniform(DType::F16), Mix::Uniform(DType::Q4K));
+    vec![
+        ("muse-glimmer/f16", named("glimmer-tiny"), f16),
+        ("muse-glimmer/q4_k_m", named("glimmer-tiny"), Mix::Q4KM),
+        ("llama/f16", llama.clone(), f16),
+        ("llama/q4_k", llama, q4_k),
+        ("llama/tied/q4_k_m", tied, Mix::Q4KM),
+        ("llama/odd/f16", odd, f16),
+    ]
 }

@@ -24,10 +24,12 @@ use muser_quant::{DType, bf16, f16};
 
 /// The activation as the weights' format sees it.
 pub fn activation(dtype: DType, x: f32) -> f32 {
-    match dtype {
-        DType::F16 => f16::to_f32(f16::from_f32(x)),
-        DType::BF16 => bf16::to_f32(bf16::from_f32(x)),
-        _ => x,
+    if dtype == DType::F16 {
+        f16::to_f32(f16::from_f32(x))
+    } else if dtype == DType::BF16 {
+        bf16::to_f32(bf16::from_f32(x))
+    } else {
+        x
     }
 }
 

@@ -1,8 +1,13 @@
 //! The pinned lane as a backend of scalar functions.
 
 use super::{attention, elementwise, norm, project, rope};
-use crate::oracle::{self, Positions, Rows};
-use crate::{Attention, Backend, BackendInfo, KvLayout, Lane, OpError, Profile, RopeTable, Weight};
+use crate::oracle::{self, Batch, Kv, Rows};
+use crate::{
+    Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, Profile,
+    RopeFrequencies, RopeSpec, Subset, Weight,
+};
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// The scalar functions of the pinned lane as a [`Backend`], slow and obvious.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +22,28 @@ pub struct Oracle {
 /// What both lanes do alike.
 const SHARED: oracle::Oracle = oracle::Oracle;
 
+impl Oracle {
+    /// Refuses a weight whose format the lane has no arithmetic for.
+    fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
+        if project::covers(weight.dtype()) {
+            return Ok(());
+        }
+        Err(OpError::Format {
+            name: weight.name().to_owned(),
+            dtype: weight.dtype(),
+            lane: Lane::Pinned(self.profile),
+        })
+    }
+}
+
 impl Backend for Oracle {
     type Buffer = Rows;
-    type Weight = Weight;
+    type Set = Vec<Weight>;
+    type Table = Weight;
     type Vector = Vec<f32>;
-    type Kv = Positions;
+    type Rope = RopeFrequencies;
+    type Kv = Kv;
+    type Batch<'kv> = Batch<'kv>;
 
     fn info(&self) -> BackendInfo {
         BackendInfo {
@@ -32,15 +54,47 @@ impl Backend for Oracle {
         }
     }
 
-    fn bind(&self, weight: Weight) -> Result<Weight, OpError> {
-        Ok(weight)
+    fn bind_set(&self, set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
+        let set = SHARED.bind_set(set)?;
+        set.iter().try_for_each(|w| self.check_covered(w))?;
+        Ok(set)
     }
 
-    fn bind_vector(&self, values: Vec<f32>) -> Vec<f32> {
-        values
+    fn bind_table(&self, table: Weight) -> Result<Weight, OpError> {
+        self.check_covered(&table)?;
+        Ok(table)
     }
 
-    fn buffer(&self, rows: usize, width: usize) -> Rows {
+    fn bind_vector(&self, values: Vec<f32>) -> Result<Vec<f32>, OpError> {
+        SHARED.bind_vector(values)
+    }
+
+    fn bind_rope(&self, rope: RopeSpec) -> Result<RopeFrequencies, OpError> {
+        super::check_head("rope", rope.head_dim)?;
+        Ok(RopeFrequencies::new(Lane::Pinned(self.profile), rope))
+    }
+
+    fn matrices(&self, set: &Vec<Weight>) -> Vec<MatrixInfo> {
+        SHARED.matrices(set)
+    }
+
+    fn table(&self, table: &Weight) -> MatrixInfo {
+        table.info()
+    }
+
+    fn vector_len(&self, vector: &Vec<f32>) -> usize {
+        vector.len()
+    }
+
+    fn width(&self, buffer: &Rows) -> usize {
+        buffer.width
+    }
+
+    fn plan<'a>(&self, batch: &'a Batch<'_>) -> &'a Plan {
+        batch.plan()
+    }
+
+    fn buffer(&self, rows: usize, width: usize) -> Result<Rows, OpError> {
         SHARED.buffer(rows, width)
     }
 
@@ -48,8 +102,16 @@ impl Backend for Oracle {
         SHARED.write(buffer, values)
     }
 
-    fn read(&self, buffer: &Rows, out: &mut [f32]) -> Result<(), OpError> {
-        SHARED.read(buffer, out)
+    fn read<'a>(&self, buffer: &'a Rows, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
+        oracle::read(buffer, rows)
+    }
+
+    fn kv(&self, layers: &[KvLayout]) -> Kv {
+        SHARED.kv(layers)
+    }
+
+    fn batch<'kv>(&self, plan: Plan, kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
+        oracle::batch(plan, kv)
     }
 
     fn copy_rows(
@@ -63,23 +125,23 @@ impl Backend for Oracle {
         SHARED.copy_rows(rows, src, from, dst, to)
     }
 
-    fn kv(&self, layout: KvLayout) -> Positions {
-        SHARED.kv(layout)
+    fn gather(&self, batch: &Batch<'_>, src: &Rows, dst: &mut Rows) -> Result<(), OpError> {
+        SHARED.gather(batch, src, dst)
     }
 
-    fn embed(&self, table: &Weight, tokens: &[u32], out: &mut Rows) -> Result<(), OpError> {
-        SHARED.embed(table, tokens, out)
+    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Rows) -> Result<(), OpError> {
+        SHARED.embed(batch, table, out)
     }
 
     fn project(
         &self,
         rows: usize,
-        set: &[&Weight],
+        set: &Vec<Weight>,
+        which: Range<usize>,
         x: &Rows,
         out: &mut [&mut Rows],
     ) -> Result<(), OpError> {
-        OpError::check("project", "outputs in the set", set.len(), out.len())?;
-        for (w, o) in set.iter().zip(out) {
+        for (w, o) in oracle::chosen(set, which, out.len())?.iter().zip(out) {
             x.need("project", rows, w.cols())?;
             o.need("project", rows, w.rows())?;
             let x = &x.values[..rows * w.cols()];
@@ -137,86 +199,80 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn rope(&self, rows: usize, x: &mut Rows, table: &RopeTable) -> Result<(), OpError> {
-        super::check_head("rope", 2 * table.pairs())?;
-        let rest = x.width % (2 * table.pairs()).max(1);
+    fn add(&self, rows: usize, x: &mut Rows, y: &Rows) -> Result<(), OpError> {
+        SHARED.add(rows, x, y)
+    }
+
+    fn rope(
+        &self,
+        batch: &Batch<'_>,
+        subset: Subset,
+        rope: &RopeFrequencies,
+        x: &mut Rows,
+    ) -> Result<(), OpError> {
+        let rest = x.width % (2 * rope.pairs()).max(1);
         OpError::check("rope", "values past whole heads", 0, rest)?;
-        OpError::check_room("rope", "positions in the table", rows, table.rows())?;
-        x.need("rope", rows, x.width)?;
-        for r in 0..rows {
-            rope::rope(x.row_mut(r), table, r);
+        let plan = batch.plan();
+        x.need("rope", plan.count(subset), x.width)?;
+        for r in 0..plan.count(subset) {
+            let table = rope.table(plan.position(subset, r), 1);
+            rope::rope(x.row_mut(r), &table, 0);
         }
         Ok(())
     }
 
-    fn kv_store(
-        &self,
-        kv: &mut Positions,
-        first: usize,
-        rows: usize,
-        k: &Rows,
-        v: &Rows,
-    ) -> Result<(), OpError> {
-        SHARED.kv_store(kv, first, rows, k, v)
-    }
-
     fn attention(
         &self,
+        batch: &mut Batch<'_>,
+        layer: usize,
         desc: &Attention,
-        first: usize,
-        rows: usize,
+        subset: Subset,
         q: &Rows,
-        kv: &Positions,
+        k: &Rows,
+        v: &Rows,
         out: &mut Rows,
     ) -> Result<(), OpError> {
-        let (d, width, end) = (desc.head_dim, kv.width(), first + rows);
-        super::check_head("attention", d)?;
-        q.need("attention", rows, desc.heads * d)?;
-        out.need("attention", rows, desc.heads * d)?;
-        OpError::check("attention", "KV width", width, desc.kv_heads * d)?;
-        let stored = kv.k.len() / width.max(1);
-        if end > stored {
-            return Err(OpError::Position {
-                position: end - 1,
-                context: stored,
-            });
-        }
+        super::check_head("attention", desc.head_dim)?;
+        batch.store(layer, k, v)?;
+        let (d, width) = (desc.head_dim, desc.heads * desc.head_dim);
         let group = desc.heads / desc.kv_heads.max(1);
-        let at = |head: usize, t: usize| t * width + head / group * d;
-        let form = attention::form(rows, end, self.threads);
-        if form == attention::Form::Tiled {
-            for (h, tile) in attention::tiles(desc.heads, rows, self.threads) {
-                let head = h * d..(h + 1) * d;
-                let q: Vec<&[f32]> = tile.clone().map(|r| &q.row(r)[head.clone()]).collect();
-                let n = desc.heads * d;
-                let rows = out.values[tile.start * n..tile.end * n].chunks_exact_mut(n);
-                let mut rows: Vec<&mut [f32]> = rows.map(|o| &mut o[head.clone()]).collect();
-                attention::attend_tile(
-                    self.profile,
-                    desc,
-                    first + tile.start..first + tile.end,
-                    end,
-                    &q,
-                    |t| &kv.k[at(h, t)..][..d],
-                    |t| &kv.v[at(h, t)..][..d],
-                    &mut rows,
-                );
+        for (span, kv) in batch.attended(layer, desc, subset, q, out)? {
+            let end = span.first + span.rows;
+            let form = attention::form(span.rows, end, self.threads);
+            let q = |r: usize, h: usize| &q.row(span.at + r)[h * d..(h + 1) * d];
+            if form == attention::Form::Tiled {
+                for (h, tile) in attention::tiles(desc.heads, span.rows, self.threads) {
+                    let queries: Vec<&[f32]> = tile.clone().map(|r| q(r, h)).collect();
+                    let at = (span.at + tile.start) * width..(span.at + tile.end) * width;
+                    let rows = out.values[at].chunks_exact_mut(width);
+                    let mut rows: Vec<&mut [f32]> =
+                        rows.map(|o| &mut o[h * d..(h + 1) * d]).collect();
+                    attention::attend_tile(
+                        self.profile,
+                        desc,
+                        span.first + tile.start..span.first + tile.end,
+                        end,
+                        &queries,
+                        |t| kv.k(h / group, d, t),
+                        |t| kv.v(h / group, d, t),
+                        &mut rows,
+                    );
+                }
+                continue;
             }
-            return Ok(());
-        }
-        for r in 0..rows {
-            for h in 0..desc.heads {
-                let head = h * d..(h + 1) * d;
-                attention::attend(
-                    self.profile,
-                    desc,
-                    form,
-                    first + r,
-                    &q.row(r)[head.clone()],
-                    |t| &kv.k[at(h, t)..][..d],
-                    |t| &kv.v[at(h, t)..][..d],
-                    &mut out.row_mut(r)[head],
-                );
+            for r in 0..span.rows {
+                for h in 0..desc.heads {
+                    attention::attend(
+                        self.profile,
+                        desc,
+                        form,
+                        span.first + r,
+                        q(r, h),
+                        |t| kv.k(h / group, d, t),
+                        |t| kv.v(h / group, d, t),
+                        &mut out.row_mut(span.at + r)[h * d..(h + 1) * d],
+                    );
+                }
             }
         }
         Ok(())

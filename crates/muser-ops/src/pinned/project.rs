@@ -95,41 +95,83 @@ impl Route {
 /// The columns from which the tiled route is taken.
 pub const TILED_FROM: usize = 8;
 
-/// The route of column `column` of a product of `columns`.
-pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Route {
-    match dtype {
-        DType::Q4K if rows.is_multiple_of(8) && column < columns / 4 * 4 => Route::InterleavedFour,
-        DType::Q4K if rows.is_multiple_of(8) => Route::Interleaved,
-        DType::Q4K | DType::Q5K | DType::Q6K if columns < TILED_FROM => Route::Lanes,
-        DType::Q4K | DType::Q5K | DType::Q6K => Route::Tiled,
-        DType::F16 | DType::BF16 | DType::F32 if dot::by_lanes(rows, columns) => Route::TinyBlas,
-        DType::F16 | DType::BF16 | DType::F32 => Route::Vectors,
-    }
+/// The formats that the lane covers, and how each is computed.
+const COVERED: [(DType, Covered); 6] = [
+    (DType::Q4K, Covered::FourBits),
+    (DType::Q5K, Covered::FiveBits),
+    (DType::Q6K, Covered::SixBits),
+    (DType::F16, Covered::Floats),
+    (DType::BF16, Covered::Floats),
+    (DType::F32, Covered::Floats),
+];
+
+/// A format of the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Covered {
+    FourBits,
+    FiveBits,
+    SixBits,
+    Floats,
+}
+
+/// The arithmetic of a format; `None` if the lane has none.
+fn covered(dtype: DType) -> Option<Covered> {
+    let mut found = COVERED.iter().filter(|(of, _)| *of == dtype);
+    found.next().map(|(_, covered)| *covered)
+}
+
+/// Whether the lane has an arithmetic for the format.
+pub fn covers(dtype: DType) -> bool {
+    covered(dtype).is_some()
+}
+
+/// The route of column `column` of a product of `columns`; `None` for a format
+/// that the lane does not cover.
+pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option<Route> {
+    let eights = rows.is_multiple_of(8);
+    Some(match covered(dtype)? {
+        Covered::FourBits if eights && column < columns / 4 * 4 => Route::InterleavedFour,
+        Covered::FourBits if eights => Route::Interleaved,
+        Covered::FourBits | Covered::FiveBits | Covered::SixBits if columns < TILED_FROM => {
+            Route::Lanes
+        }
+        Covered::FourBits | Covered::FiveBits | Covered::SixBits => Route::Tiled,
+        Covered::Floats if dot::by_lanes(rows, columns) => Route::TinyBlas,
+        Covered::Floats => Route::Vectors,
+    })
 }
 
 /// `out[c] = W x[c]` for all columns at once: `x` is `[columns, cols]`, `out`
 /// `[columns, rows]`.
+///
+/// # Panics
+/// If the lane does not cover the format.
 pub fn project(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     let (dtype, rows, cols) = (weight.dtype(), weight.rows(), weight.cols());
     let columns = x.len() / cols;
-    if !dtype.is_k_quant() {
-        return floats(profile, weight, x, out);
-    }
+    let unpack = match covered(dtype) {
+        Some(Covered::FourBits) => unpack_four,
+        Some(Covered::FiveBits) => unpack_five,
+        Some(Covered::SixBits) => unpack_six,
+        Some(Covered::Floats) => return floats(profile, weight, x, out),
+        None => panic!("project: {dtype} has no arithmetic in the pinned lane"),
+    };
     for (c, (x, out)) in x
         .chunks_exact(cols)
         .zip(out.chunks_exact_mut(rows))
         .enumerate()
     {
-        let route = route(dtype, rows, columns, c);
         let y = quantize(x);
         for (r, out) in out.iter_mut().enumerate() {
             let row = weight.row(r);
-            *out = match route {
-                Route::Interleaved => dot_quantized(dtype, row, &y),
-                Route::InterleavedFour => by_quarters(row, &y),
-                Route::Tiled => tiled(dtype, row, &y),
-                Route::Lanes => lanes(dtype, row, &y),
-                Route::Vectors | Route::TinyBlas => unreachable!("float weights went before"),
+            *out = match route(dtype, rows, columns, c) {
+                Some(Route::Interleaved) => dot_quantized(dtype, row, &y),
+                Some(Route::InterleavedFour) => by_quarters(&unpack(row), &y),
+                Some(Route::Tiled) => tiled(&unpack(row), &y),
+                Some(Route::Lanes) => lanes(dtype, &unpack(row), &y),
+                Some(Route::Vectors | Route::TinyBlas) | None => {
+                    unreachable!("float weights went before, and so did others")
+                }
             };
         }
     }
@@ -214,60 +256,56 @@ impl Unpacked {
     }
 }
 
-/// The superblocks of a row.
-fn unpack(dtype: DType, row: &[u8]) -> Vec<Unpacked> {
-    let with_mins = |codes, s: [u8; 8], m: [u8; 8], d, dmin| Unpacked {
+/// The superblocks of a Q4_K row.
+fn unpack_four(row: &[u8]) -> Vec<Unpacked> {
+    let blocks = row.as_chunks().0.iter().map(BlockQ4K::from_bytes);
+    let unpacked = blocks.map(|b| {
+        let codes = std::array::from_fn(|i| i32::from(b.code(i)));
+        with_minima(codes, b.scales_mins(), b.d, b.dmin)
+    });
+    unpacked.collect()
+}
+
+/// The superblocks of a Q5_K row.
+fn unpack_five(row: &[u8]) -> Vec<Unpacked> {
+    let blocks = row.as_chunks().0.iter().map(BlockQ5K::from_bytes);
+    let unpacked = blocks.map(|b| {
+        let codes = std::array::from_fn(|i| i32::from(b.code(i)));
+        with_minima(codes, b.scales_mins(), b.d, b.dmin)
+    });
+    unpacked.collect()
+}
+
+/// The superblocks of a Q6_K row.
+fn unpack_six(row: &[u8]) -> Vec<Unpacked> {
+    let blocks = row.as_chunks().0.iter().map(BlockQ6K::from_bytes);
+    let unpacked = blocks.map(|b| Unpacked {
+        codes: std::array::from_fn(|i| i32::from(b.code(i))),
+        bias: 32,
+        scales: b.scales.map(i32::from),
+        mins: [0; 8],
+        d: f16::to_f32(b.d),
+        dmin: 0.0,
+    });
+    unpacked.collect()
+}
+
+/// A superblock with scales and minima for each 32 codes.
+fn with_minima(codes: [i32; QK], (s, m): ([u8; 8], [u8; 8]), d: u16, dmin: u16) -> Unpacked {
+    Unpacked {
         codes,
         bias: 0,
         scales: std::array::from_fn(|j| i32::from(s[j / 2])),
         mins: m.map(i32::from),
         d: f16::to_f32(d),
         dmin: f16::to_f32(dmin),
-    };
-    let q4 = |b: &[u8; 144]| {
-        let b = BlockQ4K::from_bytes(b);
-        let (s, m) = b.scales_mins();
-        with_mins(
-            std::array::from_fn(|i| i32::from(b.code(i))),
-            s,
-            m,
-            b.d,
-            b.dmin,
-        )
-    };
-    let q5 = |b: &[u8; 176]| {
-        let b = BlockQ5K::from_bytes(b);
-        let (s, m) = b.scales_mins();
-        with_mins(
-            std::array::from_fn(|i| i32::from(b.code(i))),
-            s,
-            m,
-            b.d,
-            b.dmin,
-        )
-    };
-    let q6 = |b: &[u8; 210]| {
-        let b = BlockQ6K::from_bytes(b);
-        Unpacked {
-            codes: std::array::from_fn(|i| i32::from(b.code(i))),
-            bias: 32,
-            scales: b.scales.map(i32::from),
-            mins: [0; 8],
-            d: f16::to_f32(b.d),
-            dmin: 0.0,
-        }
-    };
-    match dtype {
-        DType::Q4K => row.as_chunks().0.iter().map(q4).collect(),
-        DType::Q5K => row.as_chunks().0.iter().map(q5).collect(),
-        _ => row.as_chunks().0.iter().map(q6).collect(),
     }
 }
 
 /// [`Route::InterleavedFour`].
-fn by_quarters(row: &[u8], y: &[BlockQ8K]) -> f32 {
+fn by_quarters(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut accm) = (0.0f32, 0.0f32);
-    for (w, a) in unpack(DType::Q4K, row).iter().zip(y) {
+    for (w, a) in row.iter().zip(y) {
         for g in 0..4 {
             acc = (w.quarter_sum(a, g) as f32).mul_add(w.d * a.d, acc);
             accm = (w.min(a, |j| j / 2 == g) as f32).mul_add(w.dmin * a.d, accm);
@@ -277,10 +315,10 @@ fn by_quarters(row: &[u8], y: &[BlockQ8K]) -> f32 {
 }
 
 /// [`Route::Tiled`].
-fn tiled(dtype: DType, row: &[u8], y: &[BlockQ8K]) -> f32 {
-    unpack(dtype, row).iter().zip(y).fold(0.0, |acc, (w, a)| {
+fn tiled(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
+    row.iter().zip(y).fold(0.0, |acc, (w, a)| {
         let mut value = w.d * w.sum(a) as f32;
-        if dtype != DType::Q6K {
+        if w.bias == 0 {
             value = (-w.dmin).mul_add(w.min(a, |_| true) as f32, value);
         }
         value.mul_add(a.d, acc)
@@ -288,29 +326,31 @@ fn tiled(dtype: DType, row: &[u8], y: &[BlockQ8K]) -> f32 {
 }
 
 /// [`Route::Lanes`].
-fn lanes(dtype: DType, row: &[u8], y: &[BlockQ8K]) -> f32 {
+fn lanes(dtype: DType, row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut low) = ([0.0f32; 8], [0.0f32; 4]);
-    for (w, a) in unpack(dtype, row).iter().zip(y) {
+    for (w, a) in row.iter().zip(y) {
         let factor = a.d * w.d;
         for (l, acc) in acc.iter_mut().enumerate() {
             *acc = (w.lane_sum(a, l) as f32).mul_add(factor, *acc);
         }
         let factor = -a.d * w.dmin;
-        match dtype {
-            DType::Q4K => {
+        match covered(dtype) {
+            Some(Covered::FourBits) => {
                 for (l, low) in low.iter_mut().enumerate() {
                     *low = (w.min(a, |j| j / 2 == l) as f32).mul_add(factor, *low);
                 }
             }
-            DType::Q5K => low[0] = (w.min(a, |_| true) as f32).mul_add(factor, low[0]),
-            _ => {}
+            Some(Covered::FiveBits) => {
+                low[0] = (w.min(a, |_| true) as f32).mul_add(factor, low[0]);
+            }
+            Some(Covered::SixBits | Covered::Floats) | None => {}
         }
     }
     let four: [f32; 4] = std::array::from_fn(|l| acc[l + 4] + acc[l]);
     let sum = (four[0] + four[2]) + (four[1] + four[3]);
-    match dtype {
-        DType::Q4K => sum + ((low[0] + low[2]) + (low[1] + low[3])),
-        DType::Q5K => sum + low[0],
-        _ => sum,
+    match covered(dtype) {
+        Some(Covered::FourBits) => sum + ((low[0] + low[2]) + (low[1] + low[3])),
+        Some(Covered::FiveBits) => sum + low[0],
+        Some(Covered::SixBits | Covered::Floats) | None => sum,
     }
 }

@@ -1,7 +1,7 @@
 //! A backend that measures another: every operation's time, bytes and counts.
 //!
-//! [`Profiled`] hands each operation on unchanged, so the bits are those of
-//! the backend inside. What it counts is compulsory traffic: each byte of an
+//! [`Profiled`] is a [hook](crate::hook) that hands each operation on unchanged,
+//! so the bits are those of the backend inside. What it counts is compulsory traffic: each byte of an
 //! operand or result once an operation, whatever caches and kernels make of
 //! it.
 //!
@@ -9,14 +9,18 @@
 //! matrices; any other operation is one dispatch and no set; `write` and
 //! `read` are transfers and neither.
 
-mod backend;
+mod profiler;
 #[cfg(test)]
 mod tests;
 
 use crate::Stage;
-pub use backend::{Profiled, ProfiledBuffer, ProfiledKv, ProfiledVector, ProfiledWeight};
+use crate::hook::Hooked;
+pub use profiler::Profiler;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A backend and what it did.
+pub type Profiled<B> = Hooked<B, Profiler>;
 
 /// The operations of [`Backend`](crate::Backend) that take time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,13 +31,14 @@ pub enum Op {
     RmsNorm,
     HeadNorm,
     AddRmsNorm,
+    Add,
     Rope,
-    KvStore,
     Attention,
     SigmoidGate,
     SiluProduct,
     SoftCap,
     CopyRows,
+    Gather,
     Write,
     Read,
 }
@@ -47,13 +52,14 @@ impl Op {
             Self::RmsNorm => "rms_norm",
             Self::HeadNorm => "head_norm",
             Self::AddRmsNorm => "add_rms_norm",
+            Self::Add => "add",
             Self::Rope => "rope",
-            Self::KvStore => "kv_store",
             Self::Attention => "attention",
             Self::SigmoidGate => "sigmoid_gate",
             Self::SiluProduct => "silu_product",
             Self::SoftCap => "soft_cap",
             Self::CopyRows => "copy_rows",
+            Self::Gather => "gather",
             Self::Write => "write",
             Self::Read => "read",
         }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::oracle::Oracle;
-use crate::{Attention, Backend as _, KvLayout, Weight};
+use crate::{Attention, Backend as _, KvLayout, Plan, Run, Subset, Weight};
 use muser_quant::DType;
 
 #[test]
@@ -11,15 +11,16 @@ fn a_set_of_four_is_one_set_and_four_dispatches() {
     let b = Profiled::new(Arc::new(Oracle));
     let weight = |name: &str, rows: usize| {
         let bytes = vec![0u8; rows * 8 * 4];
-        b.bind(Weight::new(name, bytes, DType::F32, rows, 8).unwrap())
+        Weight::new(name, bytes, DType::F32, rows, 8)
+            .unwrap()
+            .into()
     };
-    let set = [("q", 6), ("k", 2), ("v", 2), ("g", 6)].map(|(n, r)| weight(n, r).unwrap());
-    let x = b.buffer(3, 8);
-    let mut out = [6, 2, 2, 6].map(|width| b.buffer(3, width));
+    let set = [("q", 6), ("k", 2), ("v", 2), ("g", 6)].map(|(n, r)| weight(n, r));
+    let set = b.bind_set(set.into()).unwrap();
+    let x = b.buffer(3, 8).unwrap();
+    let mut out = [6, 2, 2, 6].map(|width| b.buffer(3, width).unwrap());
     b.mark(Stage::Attention(5));
-    let [q, k, v, g] = &set;
-    b.project(3, &[q, k, v, g], &x, &mut out.each_mut())
-        .unwrap();
+    b.project(3, &set, 0..4, &x, &mut out.each_mut()).unwrap();
     b.mark(Stage::Head);
     b.soft_cap(2, &mut out[0], 1.0, None).unwrap();
     let events = b.take();
@@ -47,12 +48,21 @@ fn a_set_of_four_is_one_set_and_four_dispatches() {
     assert_eq!(second.counts, Counts::values(2 * 2 * 6));
     assert_eq!((second.counts.sets, second.counts.dispatches), (0, 1));
     assert!(first.start + first.time <= second.start);
+    // Two of the four.
+    let [_, k, v, _] = &mut out;
+    b.project(1, &set, 1..3, &x, &mut [k, v]).unwrap();
+    let part = &b.take()[0];
+    assert_eq!(part.matrices[..], ["k".into(), "v".into()]);
+    assert_eq!(
+        (part.counts.dispatches, part.counts.weight_bytes),
+        (2, 4 * 8 * 4)
+    );
 }
 
 #[test]
 fn what_fails_is_not_counted() {
     let b = Profiled::new(Arc::new(Oracle));
-    let mut out = b.buffer(1, 8);
+    let mut out = b.buffer(1, 8).unwrap();
     assert!(b.write(&mut out, &[0.0; 9]).is_err());
     assert!(b.take().is_empty());
     b.write(&mut out, &[0.0; 8]).unwrap();
@@ -70,9 +80,8 @@ fn attention_reads_what_is_visible_once() {
         context: 64,
         max_batch: 8,
     };
-    let (mut kv, k, q) = (b.kv(layout), b.buffer(8, 4), b.buffer(8, 8));
-    let mut out = b.buffer(8, 8);
-    b.kv_store(&mut kv, 0, 8, &k, &k).unwrap();
+    let (k, q) = (b.buffer(8, 4).unwrap(), b.buffer(8, 8).unwrap());
+    let mut out = b.buffer(8, 8).unwrap();
     let desc = Attention {
         heads: 2,
         kv_heads: 1,
@@ -80,10 +89,20 @@ fn attention_reads_what_is_visible_once() {
         window: Some(5),
         scale: 1.0,
     };
-    b.attention(&desc, 6, 2, &q, &kv, &mut out).unwrap();
-    let events = b.take();
-    assert_eq!(events[0].counts.kv_written, 8 * 2 * 4 * 2);
+    let mut kv = b.kv(&[layout]);
+    let run = Run {
+        first: 0,
+        rows: 8,
+        keep: 2,
+    };
+    let plan = Plan::new(vec![0; 8], vec![run]).unwrap();
+    let mut batch = b.batch(plan, vec![&mut kv]).unwrap();
+    let subset = Subset::Kept;
+    b.attention(&mut batch, 0, &desc, subset, &q, &k, &k, &mut out)
+        .unwrap();
+    let counts = b.take()[0].counts;
+    assert_eq!(counts.kv_written, 8 * 2 * 4 * 2);
     // Positions 2 to 6 and 3 to 7: six of them, in ten pairs.
-    assert_eq!(events[1].counts.kv_read, 6 * 2 * 4 * 2);
-    assert_eq!(events[1].counts.flops, 10 * 4 * 8);
+    assert_eq!(counts.kv_read, 6 * 2 * 4 * 2);
+    assert_eq!(counts.flops, 10 * 4 * 8);
 }

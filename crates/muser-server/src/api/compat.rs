@@ -199,6 +199,24 @@ mod tests {
     use crate::options::UnknownFields;
 
     #[test]
+    fn each_is_described() {
+        let described: Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+        let of = |schema: &str, name: &str| {
+            let fields = &described["components"]["schemas"][schema]["properties"];
+            assert!(fields.get(name).is_some(), "{name} in {schema}");
+        };
+        let switches = SWITCHES.iter().map(|(name, _)| *name);
+        for name in TEXT_HINTS.into_iter().chain(HINTS).chain(switches) {
+            of("ChatRequest", name);
+            of("CompletionRequest", name);
+        }
+        CHAT_SWITCHES.iter().for_each(|s| of("ChatRequest", s.0));
+        TEXT_SWITCHES
+            .iter()
+            .for_each(|s| of("CompletionRequest", s.0));
+    }
+
+    #[test]
     fn a_switch_has_one_position_and_another_is_refused_by_name() {
         let of = |text: String| Fields::body(text.as_bytes(), UnknownFields::Ignore).unwrap();
         let all = SWITCHES.iter().chain(&CHAT_SWITCHES).chain(&TEXT_SWITCHES);

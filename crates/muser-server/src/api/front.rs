@@ -89,7 +89,7 @@ async fn answer(
         Entry::Refused if open => Client::at(arrived.seat.address),
         Entry::Refused => return Err(ApiError::unauthorized()),
     };
-    if arrived.seat.reserved && !OPERATORS.contains(&route) {
+    if !OPERATORS.contains(&route) && !arrived.seat.is_ordinary() {
         let most = app.limits.connections;
         let message = format!("all {most} connections of this server are in use");
         return Err(ApiError::busy(message, "connections_full", 1));

@@ -177,6 +177,11 @@ impl Grammars {
             let reason = "this model's template has no format of tool calls";
             return Err(ApiError::field("tool_choice", reason));
         }
+        if tools.len() > self.schema.tools {
+            let (most, found) = (self.schema.tools, tools.len());
+            let reason = format!("expected at most {most} to choose a call from, found {found}");
+            return Err(ApiError::field("tools", reason));
+        }
         let mut rules = Rules::default();
         let mut calls = Vec::new();
         for (param, tool) in tools {

@@ -303,8 +303,8 @@ mod tests {
         for (text, param, message) in [
             (
                 r#"{"a":[[[[1]]]]}"#,
-                Some("a[0][0]"),
-                "a[0][0]: expected at most 4 levels of nesting, found 5",
+                Some("a[0][0][0]"),
+                "a[0][0][0]: expected at most 4 levels of nesting, found 5",
             ),
             (
                 "[[[[[",

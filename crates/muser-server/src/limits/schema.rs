@@ -30,6 +30,8 @@ pub struct SchemaLimits {
     pub pattern_steps: u64,
     /// Parts of the grammar that a schema comes to.
     pub rules: usize,
+    /// Tools of which one has to be called.
+    pub tools: usize,
     /// Bytes of the schemas of all tools of one request.
     pub tools_bytes: usize,
 }
@@ -49,6 +51,7 @@ impl Default for SchemaLimits {
             pattern_bytes: 1024,
             pattern_steps: 4096,
             rules: 20_000,
+            tools: 128,
             tools_bytes: 1 << 20,
         }
     }

@@ -4,17 +4,24 @@
 //! sent: how many such there are is the queue's to bound. Any other (idle,
 //! sending a head, sending a body) gives way when all places are taken, first
 //! one of the address that has most. So neither idle sockets nor slow senders
-//! keep others out. Some further places are for `/health` and `/metrics` alone.
+//! keep others out. Who has come just now is spared unless its address has more
+//! than its share; the newcomer then gets one of some further places, which are for
+//! `/health` and `/metrics` alone, and another request takes an ordinary place once
+//! it is complete.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 /// Places beyond the ordinary ones, for operators' routes.
 pub(crate) const RESERVED: usize = 16;
+
+/// How long a connection may be about to send something.
+const YOUNG: Duration = Duration::from_secs(1);
 
 /// What a connection is doing, by who gives way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +51,7 @@ pub(crate) struct Seat {
     id: u64,
     pub(crate) address: IpAddr,
     /// Whether it is one of the reserved ones.
-    pub(crate) reserved: bool,
+    reserved: AtomicBool,
     state: Arc<Mutex<State>>,
 }
 
@@ -60,6 +67,21 @@ impl Seat {
             state.doing = doing;
             state.since = Instant::now();
         }
+    }
+
+    /// Whether it is in an ordinary place: takes that of one which waits for its
+    /// client, of whatever age, if it is not.
+    pub(crate) fn is_ordinary(&self) -> bool {
+        if !self.reserved.load(Ordering::Relaxed) {
+            return true;
+        }
+        let mut taken = lock(&self.places.taken);
+        let has = taken.len() <= self.places.most || {
+            let leaves = victim(&taken, Duration::ZERO).filter(|&id| id != self.id);
+            leaves.is_some_and(|id| evict(&mut taken, id))
+        };
+        self.reserved.store(!has, Ordering::Relaxed);
+        has
     }
 
     /// Whether it has to leave; wakes the task that asks once it has to.
@@ -81,12 +103,15 @@ impl Drop for Seat {
     }
 }
 
+/// Who has a place.
+type Taken = HashMap<u64, (IpAddr, Arc<Mutex<State>>)>;
+
 /// All places.
 #[derive(Debug)]
 pub(crate) struct Places {
     most: usize,
     next: Mutex<u64>,
-    taken: Mutex<HashMap<u64, (IpAddr, Arc<Mutex<State>>)>>,
+    taken: Mutex<Taken>,
     freed: Notify,
 }
 
@@ -106,13 +131,13 @@ impl Places {
             let freed = self.freed.notified();
             let full = {
                 let taken = lock(&self.taken);
-                taken.len() >= self.most + RESERVED && victim(&taken).is_none()
+                taken.len() >= self.most + RESERVED && victim(&taken, YOUNG).is_none()
             };
             if !full {
                 return;
             }
             // Nobody is told when a connection comes to be idle.
-            let pause = std::time::Duration::from_millis(20);
+            let pause = Duration::from_millis(20);
             let _ = tokio::time::timeout(pause, freed).await;
         }
     }
@@ -121,17 +146,10 @@ impl Places {
     /// of another one which can leave, or a reserved one.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Seat {
         let mut taken = lock(&self.taken);
-        let leaves = match taken.len() >= self.most {
-            true => victim(&taken),
-            false => None,
-        };
-        let entry = leaves.and_then(|id| taken.remove(&id));
-        if let Some((_, state)) = &entry {
-            let mut state = lock(state);
-            state.evicted = true;
-            if let Some(waker) = state.waker.take() {
-                waker.wake();
-            }
+        if taken.len() >= self.most
+            && let Some(id) = victim(&taken, YOUNG)
+        {
+            evict(&mut taken, id);
         }
         let reserved = taken.len() >= self.most;
         let state = Arc::new(Mutex::new(State {
@@ -147,27 +165,43 @@ impl Places {
             places: self.clone(),
             id: *next,
             address,
-            reserved,
+            reserved: AtomicBool::new(reserved),
             state,
         }
     }
 }
 
 /// Who gives way: of the address with most connections, the one that does
-/// least, and of those the one that has done it for longest.
-fn victim(taken: &HashMap<u64, (IpAddr, Arc<Mutex<State>>)>) -> Option<u64> {
+/// least, and of those the one that has done it for longest. One younger than
+/// this is spared if its address has no more than an equal share.
+fn victim(taken: &Taken, young: Duration) -> Option<u64> {
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
     for (address, _) in taken.values() {
         *counts.entry(*address).or_default() += 1;
     }
+    let share = taken.len().div_ceil(counts.len().max(1));
     let now = Instant::now();
     let each = taken.iter().filter_map(|(&id, (address, state))| {
         let state = lock(state);
         let age = now.saturating_duration_since(state.since);
-        let may = state.doing != Doing::Answer;
-        may.then_some((counts[address], state.doing, age, id))
+        let count = counts[address];
+        let may = state.doing != Doing::Answer && (age >= young || count > share);
+        may.then_some((count, state.doing, age, id))
     });
     each.max().map(|(.., id)| id)
+}
+
+/// Tells a connection that it has to leave, and counts it no more.
+fn evict(taken: &mut Taken, id: u64) -> bool {
+    let Some((_, state)) = taken.remove(&id) else {
+        return false;
+    };
+    let mut state = lock(&state);
+    state.evicted = true;
+    if let Some(waker) = state.waker.take() {
+        waker.wake();
+    }
+    true
 }
 
 #[cfg(test)]
@@ -182,23 +216,42 @@ mod tests {
         lock(&seat.state).evicted
     }
 
+    /// Makes a place as old as one that has waited long.
+    fn age(seat: &Seat) {
+        lock(&seat.state).since -= YOUNG;
+    }
+
     #[test]
-    fn the_longest_idle_of_the_address_with_most_gives_way() {
+    fn of_the_address_with_most_the_one_that_does_least_gives_way() {
         let places = Places::new(4);
         let many: Vec<_> = (0..3).map(|_| places.take(ip(1))).collect();
         let other = places.take(ip(2));
         many[0].does(Doing::Answer);
         many[1].does(Doing::Body);
+        // However young, for its address has more than half.
         let new = places.take(ip(2));
-        assert!(is_evicted(&many[2]) && !is_evicted(&other) && !new.reserved);
+        assert!(is_evicted(&many[2]) && !is_evicted(&other) && new.is_ordinary());
         for seat in [&other, &new, &many[1]] {
             seat.does(Doing::Answer);
         }
         // Everybody is being answered: what is left is for operators.
         let last = places.take(ip(3));
-        assert!(last.reserved && !is_evicted(&many[1]));
+        assert!(!last.is_ordinary() && !is_evicted(&many[1]));
         drop(other);
-        drop(last);
-        assert!(!places.take(ip(3)).reserved);
+        assert!(last.is_ordinary());
+    }
+
+    #[test]
+    fn who_came_just_now_is_spared_until_a_request_is_complete() {
+        let places = Places::new(2);
+        let (first, second) = (places.take(ip(1)), places.take(ip(1)));
+        let third = places.take(ip(1));
+        assert!(!is_evicted(&first) && !is_evicted(&second));
+        age(&second);
+        let fourth = places.take(ip(1));
+        assert!(is_evicted(&second) && !is_evicted(&first));
+        third.does(Doing::Answer);
+        fourth.does(Doing::Answer);
+        assert!(fourth.is_ordinary() && is_evicted(&first));
     }
 }

@@ -154,7 +154,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
     }
     let mut bench = Bench {
         args,
-        budget: Budget::of_model(&model),
+        budget: Budget::of_model(&model)?,
         read_bandwidth: subject.device.read_bandwidth(measure::buffer(args.buffer)),
         int8_peak: subject.device.int8_peak(),
         bar: bar(common, args, widths.len(), depths.len()),

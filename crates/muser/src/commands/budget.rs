@@ -104,17 +104,21 @@ struct Report {
 type Kind = (bool, Vec<Vec<DType>>);
 
 /// What a class is called for people.
-fn title(class: Class) -> &'static str {
-    match class {
+fn title(class: Class, set: &[(&str, u64)]) -> String {
+    let name = match class {
         Class::EmbeddingRow => "embedding, one row",
-        Class::AttentionSet => "attention set q k v gate",
+        Class::AttentionSet => {
+            let names: Vec<&str> = set.iter().map(|(name, _)| *name).collect();
+            return format!("attention set {}", names.join(" "));
+        }
         Class::AttentionOutput => "attention output",
         Class::FfnGate => "FFN gate",
         Class::FfnUp => "FFN up",
         Class::FfnDown => "FFN down",
         Class::Head => "head",
         Class::Norms => "norms",
-    }
+    };
+    name.to_owned()
 }
 
 fn names(dtypes: &[DType]) -> String {
@@ -145,6 +149,7 @@ impl Report {
     fn classes(&self) -> String {
         let all = self.budget.token();
         let mut table = Table::new(["", "weights", "bytes", "share", "formats"]);
+        let set = self.attention_set();
         let mut row = |name: &str, part: Part, formats: String| {
             let share = share(part.bytes as f64, all.bytes as f64);
             let figures = [part.weights, part.bytes].map(grouped);
@@ -153,7 +158,7 @@ impl Report {
         };
         for class in Class::ALL {
             let formats = names(&self.budget.dtypes(class, None));
-            row(title(class), self.budget.class(class, None), formats);
+            row(&title(class, &set), self.budget.class(class, None), formats);
         }
         row("all", all, String::new());
         table.text()
@@ -184,13 +189,14 @@ impl Report {
         ]
         .map(of);
         let all = set + output + gate + up + down;
-        let c = b.config();
-        let parts = [c.attention_width(), c.kv_width()].map(|w| grouped((w * c.hidden) as u64));
-        let [wide, narrow] = parts;
+        let parts = self.attention_set().into_iter();
+        let parts: Vec<String> = parts
+            .map(|(name, n)| format!("{name} {}", grouped(n)))
+            .collect();
         let mut text = format!(
-            "Projections of a layer: {} weights\n\
-             \x20 attention set  q {wide} + k {narrow} + v {narrow} + gate {wide} = {} ({})\n",
+            "Projections of a layer: {} weights\n  attention set  {} = {} ({})\n",
             grouped(all),
+            parts.join(" + "),
             grouped(set),
             share(set as f64, all as f64),
         );
@@ -214,15 +220,24 @@ impl Report {
         )
     }
 
+    /// The matrices of the first layer's attention set: name and weights.
+    fn attention_set(&self) -> Vec<(&'static str, u64)> {
+        let first = self.budget.tensors().iter().filter(|t| t.layer == Some(0));
+        let set = first.filter(|t| Class::of(t.role) == Class::AttentionSet);
+        let name = |class: &'static str| class.strip_prefix("attn_").unwrap_or(class);
+        set.map(|t| (name(t.role.class()), t.rows as u64 * t.cols as u64))
+            .collect()
+    }
+
     fn kind(&self, layer: usize) -> Kind {
         let dtypes = |class| self.budget.dtypes(class, Some(layer));
-        let sliding = self.budget.config().sliding[layer];
+        let sliding = self.budget.config().layer_window(layer).is_some();
         (sliding, Class::ALL.map(dtypes).to_vec())
     }
 
     fn layers(&self, every: bool) -> String {
         let mut groups: Vec<(Kind, Vec<usize>)> = Vec::new();
-        for layer in 0..self.budget.config().layers {
+        for layer in 0..self.budget.config().layers.len() {
             let kind = self.kind(layer);
             match groups.iter_mut().find(|g| g.0 == kind && !every) {
                 Some(group) => group.1.push(layer),
@@ -312,7 +327,7 @@ impl Report {
             Class::ALL.into_iter().filter(own).map(of).collect()
         };
         let layer = |i: usize| {
-            json!({ "layer": i, "sliding": b.config().sliding[i],
+            json!({ "layer": i, "sliding": b.config().layer_window(i).is_some(),
                     "bytes": b.layer(i).bytes, "classes": classes(Some(i)) })
         };
         let depth = |&depth: &usize| {
@@ -332,7 +347,7 @@ impl Report {
             "classes": classes(None),
             "formats": dtypes.map(|(d, p)| (d.name().to_owned(), part(p)))
                 .collect::<serde_json::Map<_, _>>(),
-            "layers": (0..b.config().layers).map(layer).collect::<Vec<_>>(),
+            "layers": (0..b.config().layers.len()).map(layer).collect::<Vec<_>>(),
             "bandwidth": self.bandwidth,
             "bandwidth_measured": self.measured,
             "depths": self.depths.iter().map(depth).collect::<Vec<_>>(),

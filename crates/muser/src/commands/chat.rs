@@ -2,17 +2,14 @@
 
 use crate::backend::Device;
 use crate::cli::Common;
+use crate::lines::{Line, Lines};
 use crate::load::{self, Loaded};
 use crate::output::note;
 use crate::sampling::SamplingArgs;
-use crate::{input, interrupt, output};
-use anyhow::Context as _;
+use crate::{interrupt, output};
 use clap::Args;
 use muser_engine::{Event, GenerateOptions, Sampler, Session, StopReason, generate};
 use muser_text::Message;
-use rustyline::DefaultEditor;
-use rustyline::config::Config;
-use rustyline::error::ReadlineError;
 use std::io;
 use std::path::PathBuf;
 
@@ -32,7 +29,7 @@ Examples:
   muser chat --system \"You tell short stories.\" --temperature 0.5
   printf 'Hello\\n/quit\\n' | muser chat --quiet --seed 1
 
-The history of your lines is kept in $XDG_STATE_HOME/muser/chat_history
+The history of the lines that you type is kept in $XDG_STATE_HOME/muser/chat_history
 (--no-history keeps none).")]
 pub(crate) struct ChatArgs {
     /// A system message before the conversation
@@ -67,23 +64,15 @@ pub(crate) fn run(common: &Common, args: &ChatArgs) -> anyhow::Result<()> {
     } else {
         history_file()
     };
-    let config = Config::builder()
-        .auto_add_history(true)
-        .max_history_size(1000)?
-        .build();
-    let mut editor = DefaultEditor::with_config(config).context("the line editor")?;
-    if let Some(path) = &history {
-        // None yet, most likely.
-        let _ = editor.load_history(path);
-    }
+    let mut lines = Lines::open(history.as_deref())?;
     if !common.quiet {
         let seed = chat.sampler.params().seed;
         note(format_args!("{} · seed {seed} · /help", title(&loaded)));
     }
     interrupt::set_mode(interrupt::Mode::Always);
-    let result = converse(&mut chat, &mut editor);
+    let result = converse(&mut chat, &mut lines);
     if let Some(path) = &history
-        && let Err(e) = save(&mut editor, path)
+        && let Err(e) = lines.save(path)
     {
         note(format_args!(
             "the history is not kept: {}: {e}",
@@ -111,16 +100,8 @@ fn history_file() -> Option<PathBuf> {
     Some(state.join("muser").join("chat_history"))
 }
 
-fn save(editor: &mut DefaultEditor, path: &PathBuf) -> anyhow::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    Ok(editor.save_history(path)?)
-}
-
-fn converse(chat: &mut Chat<'_>, editor: &mut DefaultEditor) -> anyhow::Result<()> {
-    let mut first = true;
-    while let Some(line) = read(editor, &mut first)? {
+fn converse(chat: &mut Chat<'_>, lines: &mut Lines) -> anyhow::Result<()> {
+    while let Some(line) = read(lines)? {
         match line.trim() {
             "" => (),
             "/quit" | "/exit" => break,
@@ -137,31 +118,25 @@ fn converse(chat: &mut Chat<'_>, editor: &mut DefaultEditor) -> anyhow::Result<(
 
 /// One entry, of several lines where they end with a backslash; `None` at the
 /// end of input.
-fn read(editor: &mut DefaultEditor, first: &mut bool) -> anyhow::Result<Option<String>> {
+fn read(lines: &mut Lines) -> anyhow::Result<Option<String>> {
     let mut text = String::new();
     loop {
         let prompt = if text.is_empty() { "> " } else { ". " };
-        match editor.readline(prompt) {
-            Ok(line) => {
-                let line = input::line(&line, std::mem::take(first));
-                match line.strip_suffix('\\') {
-                    Some(begun) => text = text + begun + "\n",
-                    None => return Ok(Some(text + line)),
-                }
-            }
+        match lines.next(prompt)? {
+            Line::Text(line) => match line.strip_suffix('\\') {
+                Some(begun) => text = text + begun + "\n",
+                None => return Ok(Some(text + &line)),
+            },
             // Drops the line, like a shell.
-            Err(ReadlineError::Interrupted) => text.clear(),
+            Line::Interrupted => text.clear(),
             // What was said before the end was said, but for the line to come.
-            Err(ReadlineError::Eof) => {
-                return Ok(text.strip_suffix('\n').map(str::to_owned));
-            }
-            Err(ReadlineError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
+            Line::End => return Ok(text.strip_suffix('\n').map(str::to_owned)),
+            Line::NotText => {
                 note(format_args!(
                     "error: this line is not UTF-8; it is forgotten"
                 ));
                 text.clear();
             }
-            Err(e) => return Err(e).context("the line editor"),
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::load;
 use crate::output::{self, plain};
 use clap::Args;
 use muser_gguf::{Gguf, TensorInfo, Value};
-use muser_model::Config;
+use muser_model::{Spec, TensorSpec};
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -36,17 +36,58 @@ pub(crate) fn run(common: &Common, args: &InspectArgs) -> anyhow::Result<()> {
     let path = args.file.as_deref().or(common.model.as_deref());
     let (name, gguf) = load::file(path)?;
     // A file of another architecture can be looked at all the same.
-    let config = Config::from_gguf(&gguf).map_err(|e| e.to_string());
+    let model = Model::of(&gguf);
     if args.json {
-        return output::json(&as_json(&name, &gguf, &config, args.tensors));
+        return output::json(&as_json(&name, &gguf, &model, args.tensors));
     }
-    let text = as_text(&name, &gguf, &config, args.tensors);
+    let text = as_text(&name, &gguf, &model, args.tensors);
     Ok(output::line(format_args!("{}", text.trim_end()))?)
+}
+
+/// What the file says of its model.
+struct Model {
+    /// Its geometry, if its architecture is known.
+    spec: Option<Spec>,
+    /// Why muser does not run it, if so.
+    refusal: Option<String>,
+    /// How the architecture uses its tensors, by name.
+    uses: HashMap<String, &'static str>,
+}
+
+impl Model {
+    fn of(gguf: &Gguf) -> Self {
+        let spec = match Spec::from_gguf(gguf) {
+            Ok(spec) => spec,
+            Err(e) => {
+                return Self {
+                    spec: None,
+                    refusal: Some(e.to_string()),
+                    uses: HashMap::new(),
+                };
+            }
+        };
+        // No more names than the file has tensors, whatever its keys say.
+        let listed = spec.tensors().take(gguf.tensors().len());
+        let of_tensor = |t: TensorSpec| (t.name, t.role.usage().name());
+        let uses = listed.map(of_tensor).collect();
+        let refusal = spec.check_computed().err().map(|e| e.to_string());
+        Self {
+            spec: Some(spec),
+            refusal,
+            uses,
+        }
+    }
+
+    /// How the architecture uses a tensor: nothing where it does not know it.
+    fn usage(&self, tensor: &str) -> &'static str {
+        self.uses.get(tensor).copied().unwrap_or("-")
+    }
 }
 
 /// Tensors of one class and format.
 #[derive(Default)]
 struct Group {
+    usage: &'static str,
     count: usize,
     elements: u64,
     bytes: u64,
@@ -62,13 +103,17 @@ fn class(name: &str) -> String {
 }
 
 /// By class and format, in the order of first appearance.
-fn groups(tensors: &[TensorInfo]) -> Vec<((String, String), Group)> {
+fn groups(tensors: &[TensorInfo], model: &Model) -> Vec<((String, String), Group)> {
     let mut index = BTreeMap::new();
     let mut groups: Vec<((String, String), Group)> = Vec::new();
     for tensor in tensors {
         let key = (class(&tensor.name), tensor.ty.to_string());
         let at = *index.entry(key.clone()).or_insert_with(|| {
-            groups.push((key, Group::default()));
+            let group = Group {
+                usage: model.usage(&tensor.name),
+                ..Group::default()
+            };
+            groups.push((key, group));
             groups.len() - 1
         });
         let group = &mut groups[at].1;
@@ -79,32 +124,42 @@ fn groups(tensors: &[TensorInfo]) -> Vec<((String, String), Group)> {
     groups
 }
 
-fn geometry(config: &Config) -> Vec<(&'static str, String)> {
-    let full = config.sliding.iter().filter(|s| !**s).count();
-    vec![
-        ("layers", config.layers.to_string()),
-        (
-            "sliding layers",
-            format!("{} of window {}", config.layers - full, config.window),
-        ),
-        ("full layers", full.to_string()),
-        ("hidden", config.hidden.to_string()),
-        ("query heads", config.heads.to_string()),
-        ("KV heads", config.kv_heads.to_string()),
-        ("head dim", config.head_dim.to_string()),
-        ("FFN width", config.ffn.to_string()),
-        ("vocabulary", config.vocab.to_string()),
-        ("context", config.context.to_string()),
-        ("RoPE base", config.rope_base.to_string()),
-        ("norm epsilon", config.rms_eps.to_string()),
-        ("logit scale", config.logit_scale.to_string()),
-        (
-            "logit cap",
-            config
-                .softcap
-                .map_or("none".to_owned(), |cap| cap.to_string()),
-        ),
-    ]
+/// The layer that stands for all: their sizes are the same, or the model is
+/// refused.
+fn geometry(spec: &Spec) -> Vec<(&'static str, String)> {
+    let number = |x: Option<f32>| x.map_or("none".to_owned(), |x| x.to_string());
+    let sliding = spec.layers.iter().filter(|l| l.attn.window.is_some());
+    let sliding = match (sliding.count(), spec.window()) {
+        (n, Some(window)) => format!("{n} of window {window}"),
+        (_, None) => "none".to_owned(),
+    };
+    let full = spec.layers.iter().filter(|l| l.attn.window.is_none());
+    let mut rows = vec![
+        ("layers", spec.layers.len().to_string()),
+        ("sliding layers", sliding),
+        ("full layers", full.count().to_string()),
+        ("hidden", spec.hidden.to_string()),
+    ];
+    if let Some(layer) = spec.layers.first() {
+        rows.extend([
+            ("query heads", layer.attn.heads.to_string()),
+            ("KV heads", layer.attn.kv_heads.to_string()),
+            ("head dim", layer.attn.head_dim.to_string()),
+            ("FFN width", layer.ffn.width().to_string()),
+        ]);
+    }
+    rows.extend([
+        ("vocabulary", spec.vocab.to_string()),
+        ("context", spec.context.to_string()),
+        ("RoPE base", number(spec.ropes.first().map(|r| r.base))),
+        ("norm epsilon", spec.out.norm.eps.to_string()),
+        ("logit scale", spec.out.scale.to_string()),
+        ("logit cap", number(spec.out.cap)),
+    ]);
+    if spec.out.tied {
+        rows.push(("head", "the embedding".to_owned()));
+    }
+    rows
 }
 
 /// A value for people: on one line, long ones cut.
@@ -120,7 +175,7 @@ fn short(value: &Value) -> String {
     }
 }
 
-fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) -> String {
+fn as_text(name: &str, gguf: &Gguf, model: &Model, all: bool) -> String {
     let mut text = String::new();
     let parameters: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
     // Writing to a String cannot fail.
@@ -135,23 +190,20 @@ fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) 
         let _ = writeln!(text, "  {:<44} {}", plain(&entry.key), short(&entry.value));
     }
     let _ = writeln!(text, "\nGeometry");
-    match config {
-        Ok(config) => {
-            for (name, value) in geometry(config) {
-                let _ = writeln!(text, "  {name:<16} {value}");
-            }
-        }
-        Err(why) => {
-            let _ = writeln!(text, "  not a model that muser runs: {}", plain(why));
-        }
+    for (name, value) in model.spec.iter().flat_map(geometry) {
+        let _ = writeln!(text, "  {name:<16} {value}");
+    }
+    if let Some(why) = &model.refusal {
+        let _ = writeln!(text, "  not a model that muser runs: {}", plain(why));
     }
     let _ = writeln!(
         text,
-        "\nTensors\n  {:<36} {:<6} {:>6} {:>16} {:>16}",
-        "class", "format", "count", "elements", "bytes"
+        "\nTensors\n  {:<36} {:<6} {:>6} {:>16} {:>16}  {}",
+        "class", "format", "count", "elements", "bytes", "use"
     );
-    for ((class, ty), group) in groups(gguf.tensors()) {
+    for ((class, ty), group) in groups(gguf.tensors(), model) {
         let Group {
+            usage,
             count,
             elements,
             bytes,
@@ -159,7 +211,7 @@ fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) 
         let class = plain(&class);
         let _ = writeln!(
             text,
-            "  {class:<36} {ty:<6} {count:>6} {elements:>16} {bytes:>16}"
+            "  {class:<36} {ty:<6} {count:>6} {elements:>16} {bytes:>16}  {usage}"
         );
     }
     if all {
@@ -179,21 +231,16 @@ fn as_text(name: &str, gguf: &Gguf, config: &Result<Config, String>, all: bool) 
     text
 }
 
-fn as_json(
-    name: &str,
-    gguf: &Gguf,
-    config: &Result<Config, String>,
-    all: bool,
-) -> serde_json::Value {
+fn as_json(name: &str, gguf: &Gguf, model: &Model, all: bool) -> serde_json::Value {
     let metadata: serde_json::Map<String, serde_json::Value> = gguf
         .metadata()
         .iter()
         .map(|entry| (entry.key.clone(), value_json(&entry.value)))
         .collect();
-    let classes: Vec<_> = groups(gguf.tensors())
+    let classes: Vec<_> = groups(gguf.tensors(), model)
         .into_iter()
         .map(|((class, ty), group)| {
-            json!({ "class": class, "format": ty, "count": group.count,
+            json!({ "class": class, "format": ty, "use": group.usage, "count": group.count,
                     "elements": group.elements, "bytes": group.bytes })
         })
         .collect();
@@ -204,18 +251,11 @@ fn as_json(
         "metadata": metadata,
         "classes": classes,
     });
-    match config {
-        Ok(c) => {
-            report["geometry"] = json!({
-                "layers": c.layers, "sliding": c.sliding, "window": c.window,
-                "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads,
-                "head_dim": c.head_dim, "ffn": c.ffn, "vocab": c.vocab,
-                "context": c.context, "rope_base": shortest(c.rope_base),
-                "rms_eps": shortest(c.rms_eps), "logit_scale": shortest(c.logit_scale),
-                "softcap": c.softcap.map(shortest),
-            });
-        }
-        Err(why) => report["unsupported"] = json!(why),
+    if let Some(spec) = &model.spec {
+        report["geometry"] = geometry_json(spec);
+    }
+    if let Some(why) = &model.refusal {
+        report["unsupported"] = json!(why);
     }
     if all {
         let tensor = |t: &TensorInfo| {
@@ -225,6 +265,23 @@ fn as_json(
         report["tensors"] = gguf.tensors().iter().map(tensor).collect();
     }
     report
+}
+
+fn geometry_json(spec: &Spec) -> serde_json::Value {
+    let layer = spec.layers.first();
+    let attn = layer.map(|l| l.attn);
+    let sliding = spec.layers.iter().map(|l| l.attn.window.is_some());
+    json!({
+        "architecture": spec.arch,
+        "layers": spec.layers.len(), "sliding": sliding.collect::<Vec<_>>(),
+        "window": spec.window(), "hidden": spec.hidden,
+        "heads": attn.map(|a| a.heads), "kv_heads": attn.map(|a| a.kv_heads),
+        "head_dim": attn.map(|a| a.head_dim), "ffn": layer.map(|l| l.ffn.width()),
+        "vocab": spec.vocab, "context": spec.context,
+        "rope_base": spec.ropes.first().map(|r| shortest(r.base)),
+        "rms_eps": shortest(spec.out.norm.eps), "logit_scale": shortest(spec.out.scale),
+        "softcap": spec.out.cap.map(shortest), "tied": spec.out.tied,
+    })
 }
 
 /// The number that an f32's own shortest text stands for: 0.1, not

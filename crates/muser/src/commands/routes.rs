@@ -153,7 +153,7 @@ fn tensors(rung: &Rung, dtype: DType, budget: &Budget) -> BTreeMap<String, usize
     let mut classes = BTreeMap::new();
     let matrices = budget.tensors().iter().filter(|t| {
         // Embedding rows are decoded and multiplied with nothing.
-        t.dtype == dtype && !t.role.is_norm() && t.role != Role::Embedding
+        t.dtype == dtype && !t.role.is_vector() && t.role != Role::Embedding
     });
     for tensor in matrices {
         let takes = |width| {

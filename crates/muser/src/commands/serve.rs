@@ -1,17 +1,16 @@
 //! `muser serve`: the model over HTTP.
 
+mod bounds;
+
 use crate::cli::Common;
 use crate::exit::Usage;
 use crate::load::{self, Loaded};
 use crate::log::{Flush, Log};
 use crate::{input, interrupt, output};
 use anyhow::Context as _;
-use clap::builder::RangedU64ValueParser;
+use bounds::{Bounds, seconds};
 use clap::{Args, ValueEnum};
-use muser_server::{
-    GrammarLimits, JsonLimits, Limits, Options, SchemaLimits, Server, StartError, TlsFiles,
-    UnknownFields,
-};
+use muser_server::{Limits, Options, Server, StartError, TlsFiles, UnknownFields};
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -87,122 +86,9 @@ pub(crate) struct ServeArgs {
     unknown_fields: Unknown,
     #[command(flatten)]
     bounds: Bounds,
-    #[command(flatten)]
-    decoding: Decoding,
     /// Form of the logs
     #[arg(long, value_enum, default_value_t = LogForm::Text)]
     log: LogForm,
-}
-
-/// What requests may take.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Bounds of requests")]
-struct Bounds {
-    /// Memory of requests and unfinished answers in MiB; a client gets what it
-    /// leaves free of it, one request half
-    #[arg(long, default_value_t = 256, value_name = "N")]
-    memory_mib: u64,
-    /// Bytes of a body in MiB
-    #[arg(long, default_value_t = 8, value_name = "N")]
-    max_body_mib: usize,
-    /// Objects and arrays within each other
-    #[arg(long, default_value_t = JsonLimits::default().depth, value_name = "N")]
-    max_json_depth: usize,
-    /// Values and names of a body
-    #[arg(long, default_value_t = JsonLimits::default().nodes, value_name = "N")]
-    max_json_values: usize,
-    /// Bytes of a string in KiB
-    #[arg(long, default_value_t = JsonLimits::default().string_bytes >> 10, value_name = "N")]
-    max_string_kib: usize,
-    /// Bytes of a name of a field
-    #[arg(long, default_value_t = JsonLimits::default().name_bytes, value_name = "N")]
-    max_name: usize,
-    /// Messages of a conversation
-    #[arg(long, default_value_t = JsonLimits::default().messages, value_name = "N")]
-    max_messages: usize,
-    /// Tools of a request
-    #[arg(long, default_value_t = JsonLimits::default().tools, value_name = "N")]
-    max_tools: usize,
-    /// Connections at once; beyond, one that waits for its client is closed
-    #[arg(long, default_value_t = Limits::default().connections, value_name = "N")]
-    connections: usize,
-    /// Seconds for a head, and for a body beside what its rate allows
-    #[arg(long, default_value_t = 30, value_name = "N", value_parser = seconds())]
-    read_timeout: u64,
-    /// Bytes a second that a body has to come with after that time; 0 asks for
-    /// all of it by then
-    #[arg(long, default_value_t = Limits::default().body_rate, value_name = "N")]
-    min_body_rate: u64,
-    /// Seconds that a connection may be idle
-    #[arg(long, default_value_t = 75, value_name = "N", value_parser = seconds())]
-    idle_timeout: u64,
-    /// Seconds that a stream may be left unread
-    #[arg(long, default_value_t = 60, value_name = "N", value_parser = seconds())]
-    unread_timeout: u64,
-}
-
-/// What schemas may be, and constrained decoding may take.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Bounds of constrained decoding")]
-struct Decoding {
-    /// Bytes of a schema in KiB
-    #[arg(long, default_value_t = SchemaLimits::default().bytes >> 10, value_name = "N")]
-    max_schema_kib: usize,
-    /// Properties of an object in a schema
-    #[arg(long, default_value_t = SchemaLimits::default().properties, value_name = "N")]
-    max_properties: usize,
-    /// Values of an enum
-    #[arg(long, default_value_t = SchemaLimits::default().values, value_name = "N")]
-    max_enum: usize,
-    /// Steps of a pattern with its repetitions written out
-    #[arg(long, default_value_t = SchemaLimits::default().pattern_steps, value_name = "N")]
-    max_pattern_steps: u64,
-    /// Rules of the grammar that a schema comes to
-    #[arg(long, default_value_t = SchemaLimits::default().rules, value_name = "N")]
-    max_schema_rules: usize,
-    /// Processes that compile grammars
-    #[arg(long, default_value_t = GrammarLimits::default().workers, value_name = "N")]
-    grammar_workers: usize,
-    /// Seconds in which a grammar has to compile
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = seconds())]
-    grammar_timeout: u64,
-    /// Memory of a process that compiles grammars in MiB
-    #[arg(long, default_value_t = GrammarLimits::default().memory >> 20, value_name = "N")]
-    grammar_memory_mib: u64,
-    /// Tokens of reasoning before an answer that has to fit a schema
-    #[arg(long, default_value_t = GrammarLimits::default().reasoning, value_name = "N")]
-    max_reasoning: usize,
-}
-
-impl Decoding {
-    fn schema(&self) -> Result<SchemaLimits, Usage> {
-        let bytes = self.max_schema_kib.checked_mul(1 << 10);
-        Ok(SchemaLimits {
-            bytes: bytes.ok_or_else(|| Usage("--max-schema-kib is too large".to_owned()))?,
-            properties: self.max_properties,
-            values: self.max_enum,
-            pattern_steps: self.max_pattern_steps,
-            rules: self.max_schema_rules,
-            ..SchemaLimits::default()
-        })
-    }
-
-    fn grammar(&self) -> Result<GrammarLimits, Usage> {
-        let memory = self.grammar_memory_mib.checked_mul(1 << 20);
-        Ok(GrammarLimits {
-            workers: self.grammar_workers,
-            time: Duration::from_secs(self.grammar_timeout),
-            memory: memory.ok_or_else(|| Usage("--grammar-memory-mib is too large".to_owned()))?,
-            reasoning: self.max_reasoning,
-            ..GrammarLimits::default()
-        })
-    }
-}
-
-/// Seconds of a duration: none is not a duration, and sums with the clock have
-/// to fit it.
-fn seconds() -> RangedU64ValueParser<u64> {
-    RangedU64ValueParser::new().range(1..=86_400)
 }
 
 /// What becomes of unknown fields.
@@ -279,17 +165,9 @@ fn options(
     loaded: &Loaded,
     log_dropped: Arc<AtomicU64>,
 ) -> anyhow::Result<Options> {
-    let bounds = &args.bounds;
-    let bytes = |name: &str, number: u64, unit: u64| {
-        let bytes = number.checked_mul(unit);
-        bytes.ok_or_else(|| Usage(format!("--{name} is too large")))
-    };
-    let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let body = bytes("max-body-mib", bounds.max_body_mib as u64, 1 << 20)?;
-    let string = bytes("max-string-kib", bounds.max_string_kib as u64, 1 << 10)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     let program = std::env::current_exe().context("the program's own file")?;
-    let cache_bytes = bytes("cache-mib", args.cache_mib, 1 << 20)?;
+    let cache_bytes = bounds::bytes("cache-mib", args.cache_mib, 1 << 20)?;
     Ok(Options {
         address: SocketAddr::new(args.host, args.port),
         limits: Limits {
@@ -299,26 +177,9 @@ fn options(
                 .unwrap_or_else(|| loaded.model.config().context.min(CONTEXT)),
             queue: args.queue,
             cache_bytes,
-            body_bytes: count(body),
-            connections: bounds.connections,
-            memory_bytes: bytes("memory-mib", bounds.memory_mib, 1 << 20)?,
-            json: JsonLimits {
-                depth: bounds.max_json_depth,
-                nodes: bounds.max_json_values,
-                string_bytes: count(string),
-                name_bytes: bounds.max_name,
-                messages: bounds.max_messages,
-                tools: bounds.max_tools,
-                ..JsonLimits::default()
-            },
             request_time: Duration::from_secs(args.timeout),
-            read_time: Duration::from_secs(bounds.read_timeout),
-            body_rate: bounds.min_body_rate,
-            idle_time: Duration::from_secs(bounds.idle_timeout),
-            stall_time: Duration::from_secs(bounds.unread_timeout),
             grace: Duration::from_secs(args.grace),
-            schema: args.decoding.schema()?,
-            grammar: args.decoding.grammar()?,
+            ..args.bounds.limits()?
         },
         allowed_hosts: args.allow_host.clone(),
         allowed_origins: args.allow_origin.clone(),

@@ -4,32 +4,38 @@ use crate::cli::Common;
 use crate::exit::Usage;
 use crate::output::{self, OutFile, note};
 use clap::Args;
-use muser_model::ModelError;
 use muser_model::synth::{self, Geometry, Mix};
+use muser_model::{ARCHITECTURES, ModelError};
 use std::path::PathBuf;
 
 /// Writes a model of random weights, for timing and for tests.
 ///
-/// It has the architecture and the formats of a real one, no tokenizer, and
+/// It has an architecture and the formats of a real one, no tokenizer, and
 /// nothing to say. The same options give the same file on every machine.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Geometries: glimmer-30b (the release), glimmer-nano (the embedded model's),
-glimmer-tiny (the smallest). Mixes: q4_k_m (the release's), q4_k, q5_k, q6_k,
+glimmer-tiny (the smallest), llama-8b, llama-tiny. An --arch takes its smallest
+geometry, or the sizes of the --geometry that is given. Mixes: q4_k_m (the release's), q4_k, q5_k, q6_k,
 f16, bf16, f32.
 
 Examples:
   muser synth --geometry glimmer-30b --layers 8 30b-8.gguf      4.0 GB
   muser synth --geometry glimmer-tiny --mix f16 tiny.gguf
+  muser synth --arch llama --mix q4_k --tied llama.gguf
   muser synth --geometry glimmer-nano --vocab 32000 --seed 5 nano.gguf
   muser --model 30b-8.gguf run --tokens 1,2,3 -n 32 --ids")]
 pub(crate) struct SynthArgs {
     /// The file to write
     #[arg(value_name = "OUT")]
     output: PathBuf,
-    /// The sizes to start from
-    #[arg(long, value_name = "NAME", default_value = "glimmer-nano")]
-    geometry: String,
+    /// The architecture, as general.architecture has it: muse-glimmer or llama;
+    /// without it, the geometry's
+    #[arg(long, value_name = "NAME")]
+    arch: Option<String>,
+    /// The sizes to start from; without it, those of glimmer-nano
+    #[arg(long, value_name = "NAME")]
+    geometry: Option<String>,
     /// The formats of the matrices
     #[arg(long, value_name = "NAME", default_value = "q4_k_m")]
     mix: String,
@@ -66,6 +72,9 @@ pub(crate) struct SynthArgs {
     /// Every N-th layer is full, the others sliding
     #[arg(long, value_name = "N")]
     period: Option<usize>,
+    /// Take the embedding for the head, too: no output.weight
+    #[arg(long)]
+    tied: bool,
     /// Overwrite the file
     #[arg(long)]
     force: bool,
@@ -73,14 +82,25 @@ pub(crate) struct SynthArgs {
 
 impl SynthArgs {
     fn geometry(&self) -> anyhow::Result<Geometry> {
-        let named = Geometry::named(&self.geometry);
-        let mut g = named.ok_or_else(|| {
+        let arch = self.arch.as_deref().map(architecture).transpose()?;
+        let smallest = arch.and_then(Geometry::smallest);
+        let name = self.geometry.as_deref().or(smallest);
+        let name = name.unwrap_or("glimmer-nano");
+        let mut g = Geometry::named(name).ok_or_else(|| {
             let names = Geometry::NAMES.join(", ");
             Usage(format!(
-                "--geometry: expected one of {names}, found {:?}",
-                self.geometry
+                "--geometry: expected one of {names}, found {name:?}"
             ))
         })?;
+        g.arch = arch.unwrap_or(g.arch);
+        g.tied = self.tied;
+        let given = [("window", self.window), ("period", self.period)];
+        for (what, _) in given.into_iter().filter(|(_, value)| value.is_some()) {
+            if g.unused()?.contains(&what) {
+                let usage = format!("--{what}: expected none, for {} has no use for it", g.arch);
+                return Err(Usage(usage).into());
+            }
+        }
         let changes = [
             (&mut g.layers, self.layers),
             (&mut g.hidden, self.hidden),
@@ -111,6 +131,19 @@ impl SynthArgs {
         };
         Mix::from_name(&self.mix).ok_or_else(unknown)
     }
+}
+
+/// The architecture of this name.
+fn architecture(name: &str) -> anyhow::Result<&'static str> {
+    let found = ARCHITECTURES.into_iter().find(|arch| *arch == name);
+    let names = || ARCHITECTURES.join(", ");
+    let usage = || {
+        Usage(format!(
+            "--arch: expected one of {}, found {name:?}",
+            names()
+        ))
+    };
+    Ok(found.ok_or_else(usage)?)
 }
 
 /// Does it.

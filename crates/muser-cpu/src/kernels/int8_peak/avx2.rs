@@ -1,6 +1,7 @@
 //! `vpmaddubsw`, `vpmaddwd` and `vpaddd`, as the matvec kernels of this level
 //! use them: three instructions for 32 multiply-adds.
 
+use muser_levels::level;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
@@ -9,7 +10,7 @@ use std::hint::black_box;
 const CHAINS: usize = 12;
 
 /// Runs that many rounds; gives the multiply-adds done.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn int8_peak(rounds: u32) -> u64 {
     let w = _mm256_set1_epi8(black_box(1));
     let ones = _mm256_set1_epi16(black_box(1));

@@ -1,5 +1,6 @@
 //! `vpdpbusd`: 64 multiply-adds an instruction.
 
+use muser_levels::level;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
@@ -8,7 +9,7 @@ use std::hint::black_box;
 const CHAINS: usize = 12;
 
 /// Runs that many rounds; gives the multiply-adds done.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn int8_peak(rounds: u32) -> u64 {
     let x = _mm512_set1_epi8(black_box(1));
     let mut chains: [__m512i; CHAINS] =

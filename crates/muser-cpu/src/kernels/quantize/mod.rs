@@ -1,6 +1,7 @@
-//! Quantising activations to Q8_K, 256 values at a time.
+//! Quantising activations to Q8_K and to Q8, 256 values at a time.
 //!
-//! Contract: [`muser_quant::q8_k::BlockQ8K::quantize`]. Here the block carries
+//! Contracts: [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a
+//! time, [`muser_quant::q8::BlockQ8::quantize`]. Here the block carries
 //! its sums twice, of 16 and of 32 codes, as the formats want them, and is laid
 //! out for aligned loads.
 //!
@@ -9,7 +10,7 @@
 //!
 //! Traffic: 1,024 bytes in, 320 out; 6,656 values are 26 blocks, about 1.5 µs.
 
-use muser_quant::QK;
+use muser_quant::{GROUP, QK};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -61,5 +62,45 @@ impl Block {
         for (s, pair) in self.sums32.iter_mut().zip(self.sums16.as_chunks::<2>().0) {
             *s = pair[0] + pair[1];
         }
+    }
+}
+
+/// Eight quantised groups of activations.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Groups {
+    /// The codes.
+    pub(crate) q: [i8; QK],
+    /// The scale of each group.
+    pub(crate) d: [f32; QK / GROUP],
+    /// The sum of each group's codes.
+    pub(crate) sums: [i16; QK / GROUP],
+}
+
+const _: () = assert!(size_of::<Groups>() == 320);
+
+impl Groups {
+    /// Groups of zeros.
+    pub(crate) const ZERO: Self = Self {
+        q: [0; QK],
+        d: [0.0; QK / GROUP],
+        sums: [0; QK / GROUP],
+    };
+
+    /// Sets the scale of group `g`, whose largest magnitude has these bits. Gives
+    /// what its values are multiplied by, or `None` if its codes are zeros.
+    #[inline]
+    fn scale(&mut self, g: usize, max_bits: u32) -> Option<f32> {
+        if max_bits >= f32::INFINITY.to_bits() {
+            self.d[g] = f32::NAN;
+            return None;
+        }
+        let max = f32::from_bits(max_bits);
+        let iscale = 127.0 / max;
+        if !iscale.is_finite() {
+            return None;
+        }
+        self.d[g] = max / 127.0;
+        Some(iscale)
     }
 }

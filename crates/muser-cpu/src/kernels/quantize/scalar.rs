@@ -1,7 +1,7 @@
 //! Q8_K quantisation, one value at a time.
 
-use super::Block;
-use muser_quant::QK;
+use super::{Block, Groups};
+use muser_quant::{GROUP, QK};
 
 /// Quantises one block.
 pub(crate) fn quantize(x: &[f32; QK]) -> Block {
@@ -25,4 +25,22 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     }
     block.pair_sums();
     block
+}
+
+/// Quantises eight groups.
+pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
+    let mut out = Groups::ZERO;
+    for (g, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {
+        let bits = |v: &f32| v.to_bits() & 0x7fff_ffff;
+        let max_bits = x.iter().map(bits).fold(0, u32::max);
+        let Some(iscale) = out.scale(g, max_bits) else {
+            continue;
+        };
+        let q = &mut out.q[GROUP * g..][..GROUP];
+        for (q, &v) in q.iter_mut().zip(x) {
+            *q = (iscale * v).round_ties_even() as i8;
+        }
+        out.sums[g] = q.iter().map(|&q| i16::from(q)).sum();
+    }
+    out
 }

@@ -2,10 +2,11 @@
 
 use super::{AHEAD, STEP};
 use crate::simd::avx2 as v;
+use muser_levels::level;
 use std::arch::x86_64::*;
 
 /// The bytes (whole steps of them), folded.
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut lanes = [_mm256_setzero_si256(); 4];
     for step in bytes.as_chunks::<STEP>().0 {

@@ -3,10 +3,11 @@
 use super::{AHEAD, STEP};
 use crate::simd::avx2::prefetch;
 use crate::simd::avx512 as v;
+use muser_levels::level;
 use std::arch::x86_64::*;
 
 /// The bytes (whole steps of them), folded.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut lanes = [_mm512_setzero_si512(); 4];
     for step in bytes.as_chunks::<STEP>().0 {

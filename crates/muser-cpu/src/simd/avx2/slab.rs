@@ -1,9 +1,11 @@
 //! Slabs of eight rows: the transpositions and the product.
 
 use crate::kernels::quantize::Block;
-use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
+use crate::kernels::slab::superblocks::{Ahead, Chains, Slab, link, together};
 use crate::simd::avx2::{fma, load, load128, mul, prefetch, splat, store};
 use crate::simd::strided::{Strided, Word};
+use muser_levels::level;
+use muser_quant::Superblock;
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
@@ -15,41 +17,41 @@ pub(crate) const SLABS: usize = 1;
 /// product, of 16 registers.
 pub(crate) const COLUMNS: usize = 4;
 
-/// Asks for `N` of the cache lines ahead, from `line` on.
+/// Prefetches `N` of the cache lines ahead, from `line` on.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
+#[level(avx2)]
+pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
 
 /// The rows of a slab.
 pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
 
-/// 32 bits of each row, out.
+/// Stores one 32-bit word for each row.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m256i) {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
-/// 32 bits of each row.
+/// Loads one 32-bit word of each row.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn line<T: Word>(line: &[T; LANES]) -> __m256i {
+#[level(avx2)]
+pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
 /// Four activations in every lane.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn quad(x: &Block, k: usize) -> __m256i {
-    let q = x.q[4 * k..][..4].as_ptr();
+#[level(avx2)]
+pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
+    let q = q[4 * k..][..4].as_ptr();
     // SAFETY: the slice expression has checked four bytes; the read is unaligned.
     _mm256_set1_epi32(unsafe { q.cast::<i32>().read_unaligned() })
 }
 /// Two sums in every lane.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 fn sum_pair(sums: &[i16], t: usize) -> __m256i {
     let sums = sums[2 * t..][..2].as_ptr();
     // SAFETY: the slice expression has checked two sums; the read is unaligned.
@@ -61,7 +63,7 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
 /// Rows r and r + 4 share a vector, so that lines come out in the order of the
 /// rows: two shuffles and an insertion a line.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m256i; 4] {
     let mut v = [_mm256_setzero_si256(); 4];
     for (r, v) in v.iter_mut().enumerate() {
@@ -81,7 +83,7 @@ pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m256i; 4
 }
 /// The f16 values in the low halves of a line.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 fn low_halves(line: __m256i) -> __m256 {
     let halves = pick(line, [0, 1, 0x80, 0x80]);
     let words = _mm256_packus_epi32(halves, halves);
@@ -90,7 +92,7 @@ fn low_halves(line: __m256i) -> __m256 {
 }
 /// Bytes of each dword, by four indices of it; 0x80 is zero.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
     // Index i of dword e is 4 e + i, in each 128-bit lane.
     let first = u32::from_le_bytes(bytes);
@@ -102,7 +104,7 @@ fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
 }
 /// Factors, scales (twice in a word) and minima of Q4_K or Q5_K blocks.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let [factors, s, m, low] = turn4(rows, 0);
@@ -134,7 +136,7 @@ pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Sla
 }
 /// Factors and scales (twice in a word) of Q6_K blocks.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[level(avx2)]
 pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // The last dword of these is two scales and the factor.
     let factors = turn4(rows, B - 16)[3];
@@ -158,8 +160,8 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
 /// widening is put off: pairs are added in i16 as long as they fit, and the
 /// `vpmaddwd` that widens them also multiplies by the scale.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
+#[level(avx2)]
+pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<LANES>; S],
     x: &[Block],
     apart: usize,
@@ -201,23 +203,23 @@ pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
 }
 /// Σ_j s_j · a_j of each column over one of the `parts` of a superblock.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn scaled_sums<F: Format, const S: usize, const N: usize>(
+#[level(avx2)]
+fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     slabs: &[Slab<LANES>; S],
     x: [&Block; N],
     part: usize,
     parts: usize,
 ) -> [[__m256i; N]; S] {
     let mut sums = [[_mm256_setzero_si256(); N]; S];
-    for first in (part * 64 / parts..(part + 1) * 64 / parts).step_by(F::TOGETHER) {
+    for first in (part * 64 / parts..(part + 1) * 64 / parts).step_by(together::<F>()) {
         let mut pairs = [[_mm256_setzero_si256(); N]; S];
-        for k in first..first + F::TOGETHER {
+        for k in first..first + together::<F>() {
             let mut w = [_mm256_setzero_si256(); S];
             for s in 0..S {
                 w[s] = line(&slabs[s].codes[k]);
             }
             for n in 0..N {
-                let q = quad(x[n], k);
+                let q = quad(&x[n].q, k);
                 for s in 0..S {
                     let products = _mm256_maddubs_epi16(w[s], q);
                     pairs[s][n] = _mm256_add_epi16(pairs[s][n], products);
@@ -236,8 +238,8 @@ fn scaled_sums<F: Format, const S: usize, const N: usize>(
 }
 /// What the sums of the activations meet, in each column.
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn minima<F: Format, const N: usize>(
+#[level(avx2)]
+fn minima<F: Superblock, const N: usize>(
     slab: &Slab<LANES>,
     x: [&Block; N],
     part: usize,

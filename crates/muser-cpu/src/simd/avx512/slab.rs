@@ -1,10 +1,12 @@
 //! Slabs of 16 rows: the transpositions and the product.
 
 use crate::kernels::quantize::Block;
-use crate::kernels::slab::{Ahead, Chains, Format, Slab, link};
+use crate::kernels::slab::superblocks::{Ahead, Chains, Slab, link};
 use crate::simd::avx2::load128;
 use crate::simd::avx512::{fma, load, mul, splat, store};
 use crate::simd::strided::{Strided, Word};
+use muser_levels::level;
+use muser_quant::Superblock;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -18,19 +20,19 @@ pub(crate) const SLABS: usize = 2;
 /// line, of 32 registers. (Of two slabs the scaled sums go through memory.)
 pub(crate) const COLUMNS: usize = 8;
 
-/// Asks the second cache for `N` of the lines ahead, from `line` on.
+/// Prefetches `N` of the lines ahead into the second cache, from `line` on.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
+#[level(avx512)]
+pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     for line in line..line + N {
         let address = ahead.from.as_ptr().wrapping_add(ahead.at + 64 * line);
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
-/// Asks the first cache for the next block of some rows, from `first` on.
+/// Prefetches the next block of `N` rows, from `first` on, into the first cache.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn ask_near<const B: usize, const N: usize>(rows: Rows<'_, B>, first: usize) {
+#[level(avx512)]
+pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(rows: Rows<'_, B>, first: usize) {
     for r in first..first + N {
         let next = rows.bytes::<B>(r, 0).as_ptr().wrapping_add(B);
         for line in 0..B.div_ceil(64) {
@@ -42,23 +44,23 @@ pub(crate) fn ask_near<const B: usize, const N: usize>(rows: Rows<'_, B>, first:
 /// The rows of a slab.
 pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
 
-/// 32 bits of each row, out.
+/// Stores one 32-bit word for each row.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
-/// 32 bits of each row.
+/// Loads one 32-bit word of each row.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn line<T: Word>(line: &[T; LANES]) -> __m512i {
+#[level(avx512)]
+pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m512i {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
 /// Dword i of vector j to dword j of vector i, in each 128-bit lane.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
     let a = _mm512_unpacklo_epi32(v[0], v[1]);
     let b = _mm512_unpackhi_epi32(v[0], v[1]);
@@ -76,7 +78,7 @@ fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
 /// Rows r and r + 4 share a vector, so that lines come out in the order of the
 /// rows: three shuffles and an insertion a line.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8] {
     let (low, high) = (turned_half(rows, 0, at), turned_half(rows, 8, at));
     let mut lines = [_mm512_setzero_si512(); 8];
@@ -89,7 +91,7 @@ pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8
 /// Of the eight rows from `first` on: dwords t and 4 + t of the first four rows,
 /// then of the other four.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
@@ -100,8 +102,8 @@ fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [_
 }
 /// The four dwords from byte `at` on of each row, as four lines.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
+#[level(avx512)]
+pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi128_si512(load128(rows.bytes::<16>(r, at), 0));
@@ -113,13 +115,13 @@ fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
 }
 /// The f16 values in the low halves of a line.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn low_halves(line: __m512i) -> __m512 {
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(line))
 }
 /// Bytes of each dword, by four indices of it; 0x80 is zero.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
     // Index i of dword e is 4 e + i, in each 128-bit lane.
     let first = u32::from_le_bytes(bytes);
@@ -131,7 +133,7 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
 }
 /// Factors, scales and minima of Q4_K or Q5_K blocks.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let [factors, s, m, low] = turn4(rows, 0);
@@ -164,7 +166,7 @@ pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Sla
 }
 /// Factors and scales of Q6_K blocks.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[level(avx512)]
 pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
     // The last dword of these is two scales and the factor.
     let factors = turn4(rows, B - 16)[3];
@@ -185,33 +187,40 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
 ///
 /// One pointer and the stride address them all: eight pointers more would not
 /// stay in registers.
-#[derive(Clone, Copy)]
-struct Columns<'a, const N: usize> {
+pub(crate) struct Columns<'a, T, const N: usize> {
     first: *const u8,
     stride: usize,
-    owner: PhantomData<&'a [Block]>,
+    owner: PhantomData<&'a [T]>,
 }
 
-impl<'a, const N: usize> Columns<'a, N> {
+impl<T, const N: usize> Clone for Columns<'_, T, N> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, const N: usize> Copy for Columns<'_, T, N> {}
+
+impl<'a, T, const N: usize> Columns<'a, T, N> {
     /// The first of `x` and those that lie `apart` from one to the next.
     ///
     /// # Panics
     /// If the last one would lie past `x`.
     #[inline]
-    fn new(x: &'a [Block], apart: usize) -> Self {
+    pub(crate) fn new(x: &'a [T], apart: usize) -> Self {
         const { assert!(N > 0) };
         let last = (N - 1).checked_mul(apart);
         assert!(last.is_some_and(|last| last < x.len()));
         Self {
             first: x.as_ptr().cast(),
-            stride: apart * size_of::<Block>(),
+            stride: apart * size_of::<T>(),
             owner: PhantomData,
         }
     }
 
     /// One of the blocks.
     #[inline]
-    fn block(self, n: usize) -> &'a Block {
+    pub(crate) fn block(self, n: usize) -> &'a T {
         assert!(n < N);
         // SAFETY: `new` has checked that the last block lies in the slice that
         // is borrowed for 'a, and this one lies no further.
@@ -221,7 +230,7 @@ impl<'a, const N: usize> Columns<'a, N> {
     /// Byte `at` of column `n`, of which four bytes may be read.
     #[inline]
     fn word(self, n: usize, at: usize) -> *const u8 {
-        assert!(n < N && at <= size_of::<Block>() - 4);
+        assert!(n < N && at <= size_of::<T>() - 4);
         self.first.wrapping_add(n * self.stride + at)
     }
 }
@@ -240,11 +249,11 @@ impl<'a, const N: usize> Columns<'a, N> {
 macro_rules! dots {
     ($name:ident, $op:literal) => {
         #[inline]
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        fn $name<const S: usize, const N: usize>(
+        #[level(avx512)]
+        pub(crate) fn $name<T, const S: usize, const N: usize>(
             sums: &mut [[__m512i; N]; S],
             w: [__m512i; S],
-            x: Columns<'_, N>,
+            x: Columns<'_, T, N>,
             at: usize,
         ) {
             const { assert!(S == 1 || S == 2) };
@@ -355,14 +364,14 @@ dots!(dot_pairs, "vpdpwssd");
 /// One superblock of `S` slabs with the first `N` columns of `x`, which lie
 /// `apart`, added to their chains.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
+#[level(avx512)]
+pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<LANES>; S],
     x: &[Block],
     apart: usize,
     chains: &mut [[Chains<LANES>; S]; N],
 ) {
-    let x = Columns::<N>::new(x, apart);
+    let x = Columns::<Block, N>::new(x, apart);
     // Parts of a superblock with a link of their own.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
@@ -400,10 +409,10 @@ pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
 }
 /// Σ_j s_j · a_j of each column over one of the `parts` of a superblock.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn scaled_sums<F: Format, const S: usize, const N: usize>(
+#[level(avx512)]
+fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     slabs: &[Slab<LANES>; S],
-    x: Columns<'_, N>,
+    x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,
 ) -> [[__m512i; N]; S] {
@@ -430,10 +439,10 @@ fn scaled_sums<F: Format, const S: usize, const N: usize>(
 }
 /// What the sums of the activations meet, in each column.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-fn minima<F: Format, const N: usize>(
+#[level(avx512)]
+fn minima<F: Superblock, const N: usize>(
     slab: &Slab<LANES>,
-    x: Columns<'_, N>,
+    x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,
 ) -> [__m512i; N] {

@@ -1,9 +1,10 @@
 //! Slabs of eight rows, portable.
 
 use crate::kernels::quantize::Block;
-use crate::kernels::slab::{Chains, Format, Slab, link};
+use crate::kernels::slab::superblocks::{Chains, Slab, link};
 use crate::simd::strided::Strided;
 use crate::unpacked::Unpacked;
+use muser_quant::Superblock;
 use std::array::from_fn;
 
 /// Rows of a slab.
@@ -41,7 +42,7 @@ pub(crate) fn turn<const B: usize>(
 
 /// One superblock of `S` slabs with the first `N` columns of `x`, which lie
 /// `apart`, added to their chains.
-pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
+pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<LANES>; S],
     x: &[Block],
     apart: usize,
@@ -56,7 +57,7 @@ pub(crate) fn step<F: Format, const S: usize, const N: usize, const LINK: u8>(
 }
 
 /// One superblock of a slab with one column.
-fn step_one<F: Format, const LINK: u8>(
+fn step_one<F: Superblock, const LINK: u8>(
     slab: &Slab<LANES>,
     x: &Block,
     [acc, accm]: &mut Chains<LANES>,
@@ -89,7 +90,7 @@ fn step_one<F: Format, const LINK: u8>(
 }
 
 /// Σ_j s_j · a_j over one of the `parts` of a superblock.
-fn scaled_sums<F: Format>(
+fn scaled_sums<F: Superblock>(
     slab: &Slab<LANES>,
     x: &Block,
     part: usize,
@@ -115,7 +116,7 @@ fn scaled_sums<F: Format>(
 }
 
 /// What the sums of the activations meet.
-fn minima<F: Format>(slab: &Slab<LANES>, x: &Block, part: usize, parts: usize) -> [i32; LANES] {
+fn minima<F: Superblock>(slab: &Slab<LANES>, x: &Block, part: usize, parts: usize) -> [i32; LANES] {
     let sums: &[i16] = if F::SIGNED { &x.sums16 } else { &x.sums32 };
     let each = if F::SIGNED { 8 } else { 4 } / parts;
     let mut mins = [0; LANES];

@@ -1,0 +1,51 @@
+//! Selects the cases of a run and the number of threads of each.
+
+use super::inputs::Rng;
+use muser_ops::Profile;
+
+/// Largest cost of a case in the quick selection, in multiply-adds.
+const QUICK_COST: u64 = 1 << 24;
+/// Cost, in multiply-adds, from which a case is run with one kind of input
+/// only: it takes tenths of a second.
+const HUGE: u64 = 1 << 29;
+/// Cost, in multiply-adds, from which a case is run with all threads. Below it
+/// most cases use one: llama.cpp's threads wait for each other by spinning,
+/// which takes longer than the case itself when there are more threads than
+/// idle cores.
+const LARGE: u64 = 1 << 26;
+
+/// The selection of a run.
+pub(super) struct Selection {
+    pub(super) profile: Profile,
+    pub(super) seed: u64,
+    /// Whether the selection is the quick one, which takes minutes.
+    pub(super) quick: bool,
+    /// Number of threads of large cases.
+    pub(super) most_threads: usize,
+}
+
+impl Selection {
+    /// Returns whether a case of this cost is selected.
+    pub(super) fn affords(&self, cost: u64) -> bool {
+        !self.quick || cost <= QUICK_COST
+    }
+
+    /// Returns whether variant `which` of the `of` variants of a case is
+    /// selected. In the full selection all are; in the quick one, and where a
+    /// case is huge, the one that the name of the group and the seed pick.
+    pub(super) fn selects(&self, group: &str, (which, of): (usize, usize), cost: u64) -> bool {
+        let all = !self.quick && cost < HUGE;
+        self.affords(cost) && (all || Rng::new(self.seed, group).below(of) == which)
+    }
+
+    /// Returns the number of threads of a case whose bits do not depend on it,
+    /// picked by its name.
+    pub(super) fn threads(&self, name: &str, cost: u64) -> usize {
+        match Rng::new(self.seed ^ 1, name).below(64) {
+            _ if cost >= LARGE => self.most_threads,
+            0..4 => 2,
+            4 => 3,
+            _ => 1,
+        }
+    }
+}

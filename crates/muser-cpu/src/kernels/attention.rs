@@ -1,0 +1,367 @@
+//! Attention of all query heads of one KV head, for one position.
+//!
+//! Contract: [`muser_ops::attention`]. The cache is read chunk by chunk, and
+//! each value of K or V that is converted from f16 serves all the heads of a
+//! block (16 query heads share one KV head in the 30B model).
+//!
+//! ```text
+//! chunk c, ascending:
+//!   for a block of heads H:
+//!     scores   lanes are positions: for d: acc[h][t] = fma(q[h][d], k[d][t])
+//!     m, p     per head: max over the visible lanes, exp of the difference
+//!     o_c      lanes are dimensions: for t: acc[h][d] = fma(p[h][t], v[t][d])
+//!     merge into the running m, l, o
+//! ```
+//!
+//! No lane is ever added to another: the ascending chains of the contract run
+//! in each lane, vectorised across positions or across dimensions. Positions
+//! that are not visible get a score of -inf before the maximum and are left
+//! out of the sums.
+//!
+//! A long context is also cut by chunks ([`Span`]): what a chunk gives (m, l, o)
+//! does not depend on the others, so several threads compute the chunks of one
+//! head and a second dispatch merges them, a head a task, in the same order.
+//!
+//! Traffic: 2 · 64 · d f16 values a chunk, once for each KV head and query
+//! position; at 2 heads of 128, 64 KB of cache a chunk. Cut by chunks, (d + 2)
+//! f32 values a chunk and query head are written and read again: a quarter more
+//! each way where 16 query heads share a KV head.
+
+use muser_levels::levels;
+use std::ops::Range;
+
+/// Some chunks of one head's context.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    /// The query's position.
+    pub(crate) p: usize,
+    /// The chunks, each with a visible position.
+    pub(crate) chunks: Range<usize>,
+}
+
+/// Values that a chunk gives for `heads` query heads: o, m and l of each.
+pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
+    heads * (padded + 2)
+}
+
+/// The kernels of one level.
+#[levels]
+pub(crate) mod kernels {
+    use super::{Span, part_len};
+    use crate::kv::{HeadView, PAD};
+    use crate::simd::level as v;
+    use muser_ops::Attention;
+    use muser_ops::attention::CHUNK;
+    use std::ops::Range;
+
+    /// Vectors of positions, or of dimensions, in one block.
+    const VECTORS: usize = 4;
+    /// Values in one block.
+    const BLOCK: usize = VECTORS * v::LANES;
+    const _: () = assert!(CHUNK % BLOCK == 0 && PAD % BLOCK == 0);
+
+    /// The running softmax of one head.
+    #[derive(Clone, Copy)]
+    struct Running {
+        m: f32,
+        l: f32,
+    }
+
+    /// Attention of the heads in `q` at position `p` over one KV head.
+    pub(crate) fn attention(
+        desc: &Attention,
+        p: usize,
+        q: &[f32],
+        kv: &HeadView<'_>,
+        out: &mut [f32],
+    ) {
+        let d = desc.head_dim;
+        let heads = q.len() / d;
+        let padded = kv.padded_dim();
+        let mut running = vec![
+            Running {
+                m: f32::NEG_INFINITY,
+                l: 0.0
+            };
+            heads
+        ];
+        let mut o = vec![0.0f32; heads * padded];
+        let mut scratch = vec![0.0f32; v::HEAD_BLOCK * padded];
+        let first = desc.first_visible(p) / CHUNK;
+        for chunk in first..=p / CHUNK {
+            let place = Place { desc, p, chunk, kv };
+            place.heads(q, chunk == first, &mut running, &mut o, &mut scratch);
+        }
+        for (h, out) in out.chunks_exact_mut(d).enumerate() {
+            let o = &o[h * padded..][..d];
+            for (out, o) in out.iter_mut().zip(o) {
+                *out = o / running[h].l;
+            }
+        }
+    }
+
+    /// What each chunk of a span gives, for the heads in `q`: `out` has one
+    /// part a chunk, the heads' o, then m and l of each.
+    pub(crate) fn attention_span(
+        desc: &Attention,
+        span: &Span,
+        q: &[f32],
+        kv: &HeadView<'_>,
+        out: &mut [f32],
+    ) {
+        let (heads, padded) = (q.len() / desc.head_dim, kv.padded_dim());
+        let mut running = vec![
+            Running {
+                m: f32::NEG_INFINITY,
+                l: 0.0
+            };
+            heads
+        ];
+        let parts = out.chunks_exact_mut(part_len(heads, padded));
+        for (chunk, part) in span.chunks.clone().zip(parts) {
+            let (o, rest) = part.split_at_mut(heads * padded);
+            let place = Place {
+                desc,
+                p: span.p,
+                chunk,
+                kv,
+            };
+            place.heads(q, true, &mut running, o, &mut []);
+            for (to, of) in rest.chunks_exact_mut(2).zip(&running) {
+                to.copy_from_slice(&[of.m, of.l]);
+            }
+        }
+    }
+
+    /// Merges the parts of a head's chunks: head `head` of `heads` that share
+    /// each part.
+    pub(crate) fn attention_merge(
+        parts: &[f32],
+        heads: usize,
+        padded: usize,
+        head: usize,
+        out: &mut [f32],
+    ) {
+        let mut o = vec![0.0f32; padded];
+        let mut running = Running {
+            m: f32::NEG_INFINITY,
+            l: 0.0,
+        };
+        for (i, part) in parts.chunks_exact(part_len(heads, padded)).enumerate() {
+            let at = heads * padded + 2 * head;
+            let (part_o, of) = (&part[head * padded..][..padded], &part[at..]);
+            let of = Running { m: of[0], l: of[1] };
+            if i == 0 {
+                o.copy_from_slice(part_o);
+                running = of;
+            } else {
+                merge(&mut running, of, &mut o, part_o);
+            }
+        }
+        for (out, o) in out.iter_mut().zip(&o) {
+            *out = o / running.l;
+        }
+    }
+
+    /// One chunk as a query at `p` sees it.
+    struct Place<'a> {
+        desc: &'a Attention,
+        p: usize,
+        chunk: usize,
+        kv: &'a HeadView<'a>,
+    }
+
+    impl Place<'_> {
+        /// Adds the chunk to the running softmax of the heads in `q`, which
+        /// it may begin.
+        #[inline]
+        fn heads(
+            &self,
+            q: &[f32],
+            begin: bool,
+            running: &mut [Running],
+            o: &mut [f32],
+            scratch: &mut [f32],
+        ) {
+            let (d, padded) = (self.desc.head_dim, self.kv.padded_dim());
+            let (heads, start) = (q.len() / d, self.chunk * CHUNK);
+            let first = self.desc.first_visible(self.p).max(start);
+            let visible = first - start..(self.p + 1).min(start + CHUNK) - start;
+            let (k, value) = self.kv.chunk(self.chunk);
+            let mut h = 0;
+            while h < heads {
+                let n = if heads - h >= v::HEAD_BLOCK {
+                    v::HEAD_BLOCK
+                } else {
+                    1
+                };
+                let block = Block {
+                    q: &q[h * d..(h + n) * d],
+                    k,
+                    value,
+                    padded,
+                    scale: self.desc.scale,
+                    visible: visible.clone(),
+                };
+                let running = &mut running[h..h + n];
+                let o = &mut o[h * padded..(h + n) * padded];
+                if n == 1 {
+                    block.step::<1>(begin, running, o, scratch);
+                } else {
+                    block.step::<{ v::HEAD_BLOCK }>(begin, running, o, scratch);
+                }
+                h += n;
+            }
+        }
+    }
+
+    /// One chunk and a block of heads.
+    struct Block<'a> {
+        q: &'a [f32],
+        k: &'a [u16],
+        value: &'a [u16],
+        padded: usize,
+        scale: f32,
+        visible: Range<usize>,
+    }
+
+    impl Block<'_> {
+        /// Adds the chunk to the running softmax of `H` heads.
+        #[inline]
+        fn step<const H: usize>(
+            &self,
+            begin: bool,
+            running: &mut [Running],
+            o: &mut [f32],
+            scratch: &mut [f32],
+        ) {
+            let mut s = [[f32::NEG_INFINITY; CHUNK]; H];
+            self.scores(&mut s);
+            let mut part = [Running {
+                m: f32::NEG_INFINITY,
+                l: 0.0,
+            }; H];
+            for (s, part) in s.iter_mut().zip(&mut part) {
+                part.m = self.exponentials(s);
+            }
+            for t in self.visible.clone() {
+                for (s, part) in s.iter().zip(&mut part) {
+                    part.l += s[t];
+                }
+            }
+            if begin {
+                self.values(&s, o);
+                running.copy_from_slice(&part);
+                return;
+            }
+            self.values(&s, scratch);
+            for h in 0..H {
+                let at = h * self.padded..(h + 1) * self.padded;
+                merge(&mut running[h], part[h], &mut o[at.clone()], &scratch[at]);
+            }
+        }
+
+        /// Scores of the visible positions; the others stay -inf.
+        #[inline]
+        fn scores<const H: usize>(&self, s: &mut [[f32; CHUNK]; H]) {
+            let d = self.q.len() / H;
+            let (k, _) = self.k.as_chunks::<CHUNK>();
+            let q: [&[f32]; H] = std::array::from_fn(|h| &self.q[h * d..][..d]);
+            let scale = v::splat(self.scale);
+            for base in (0..CHUNK).step_by(BLOCK) {
+                if base >= self.visible.end || base + BLOCK <= self.visible.start {
+                    continue;
+                }
+                let mut acc = [[v::splat(0.0); VECTORS]; H];
+                for (i, k) in k.iter().enumerate().take(d) {
+                    let mut kd = [v::splat(0.0); VECTORS];
+                    for (j, kd) in kd.iter_mut().enumerate() {
+                        *kd = v::load_f16(k, base + j * v::LANES);
+                    }
+                    for h in 0..H {
+                        let q = v::splat(q[h][i]);
+                        for j in 0..VECTORS {
+                            acc[h][j] = v::fma(q, kd[j], acc[h][j]);
+                        }
+                    }
+                }
+                for h in 0..H {
+                    for j in 0..VECTORS {
+                        v::store(&mut s[h], base + j * v::LANES, v::mul(acc[h][j], scale));
+                    }
+                }
+            }
+            for s in s.iter_mut() {
+                s[..self.visible.start].fill(f32::NEG_INFINITY);
+                s[self.visible.end..].fill(f32::NEG_INFINITY);
+            }
+        }
+
+        /// `exp(s - max s)` in place, and the maximum.
+        #[inline]
+        fn exponentials(&self, s: &mut [f32; CHUNK]) -> f32 {
+            let mut top = v::load(s, 0);
+            for at in (v::LANES..CHUNK).step_by(v::LANES) {
+                top = v::max(top, v::load(s, at));
+            }
+            let mut lanes = [0.0; v::LANES];
+            v::store(&mut lanes, 0, top);
+            let m = lanes
+                .iter()
+                .fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b });
+            let mv = v::splat(m);
+            for at in (0..CHUNK).step_by(v::LANES) {
+                let e = v::exp(v::sub(v::load(s, at), mv));
+                v::store(s, at, e);
+            }
+            m
+        }
+
+        /// `o_c` of each head: Σ p_t · v_t over the visible positions.
+        #[inline]
+        fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
+            for base in (0..self.padded).step_by(BLOCK) {
+                let mut acc = [[v::splat(0.0); VECTORS]; H];
+                for t in self.visible.clone() {
+                    let row = &self.value[t * self.padded + base..][..BLOCK];
+                    let mut value = [v::splat(0.0); VECTORS];
+                    for (j, value) in value.iter_mut().enumerate() {
+                        *value = v::load_f16(row, j * v::LANES);
+                    }
+                    for h in 0..H {
+                        let p = v::splat(p[h][t]);
+                        for j in 0..VECTORS {
+                            acc[h][j] = v::fma(p, value[j], acc[h][j]);
+                        }
+                    }
+                }
+                for h in 0..H {
+                    for j in 0..VECTORS {
+                        v::store(o, h * self.padded + base + j * v::LANES, acc[h][j]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Merges a chunk's part into the running softmax of one head.
+    #[inline]
+    fn merge(running: &mut Running, part: Running, o: &mut [f32], part_o: &[f32]) {
+        let top = if running.m > part.m {
+            running.m
+        } else {
+            part.m
+        };
+        let alpha = v::exp(v::splat(running.m - top));
+        let beta = v::exp(v::splat(part.m - top));
+        let scaled = v::mul(v::splat(running.l), alpha);
+        let mut l = [0.0; v::LANES];
+        v::store(&mut l, 0, v::fma(v::splat(part.l), beta, scaled));
+        *running = Running { m: top, l: l[0] };
+        for at in (0..o.len()).step_by(v::LANES) {
+            let scaled = v::mul(v::load(o, at), alpha);
+            let merged = v::fma(v::load(part_o, at), beta, scaled);
+            v::store(o, at, merged);
+        }
+    }
+}

@@ -1,3 +1,0 @@
-//! Attention, one value at a time.
-
-super::kernels!(scalar);

@@ -1,6 +1,0 @@
-//! Elementwise operations in vectors of 16.
-
-super::kernels!(
-    avx512,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
-);

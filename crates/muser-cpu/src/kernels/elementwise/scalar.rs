@@ -1,3 +1,0 @@
-//! Elementwise operations, one value at a time.
-
-super::kernels!(scalar);

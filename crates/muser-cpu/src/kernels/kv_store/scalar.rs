@@ -1,3 +1,0 @@
-//! The KV store, one value at a time.
-
-super::kernels!(scalar);

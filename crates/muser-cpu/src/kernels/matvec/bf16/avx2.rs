@@ -1,3 +1,0 @@
-//! BF16 rows at the avx2 level.
-
-crate::kernels::matvec::float_kernel!(avx2, load_bf16_bytes, 2, "avx2,fma,f16c");

@@ -1,3 +1,0 @@
-//! BF16 rows at the scalar level.
-
-crate::kernels::matvec::float_kernel!(scalar, load_bf16_bytes, 2);

@@ -1,0 +1,91 @@
+//! Float rows with f32 activations, by the 256-lane reduction.
+//!
+//! 2 bytes a weight (F16, BF16) or 4 (F32), and no unpacking but a conversion:
+//! bound by the memory at one column. 256 / LANES accumulators hide the latency
+//! of the fma.
+
+use muser_levels::levels;
+
+#[levels]
+pub(crate) mod kernels {
+    use crate::rows::Tile;
+    use crate::simd::level as v;
+    use muser_ops::reduce::LANES;
+    use muser_quant::{Float, FloatCodes};
+
+    const VECTORS: usize = LANES / v::LANES;
+    /// Bytes of the widest value.
+    pub(crate) const WIDEST: usize = 4;
+
+    /// A tile of rows (`w`) with `columns` vectors of `cols` values.
+    pub(crate) fn matvec<F: Float, const B: usize>(
+        w: &[u8],
+        x: &[f32],
+        cols: usize,
+        columns: usize,
+        tile: &mut Tile<'_>,
+    ) {
+        for r in 0..tile.rows() {
+            let row = &w[r * cols * B..][..cols * B];
+            for c in 0..columns {
+                let sum = dot::<F, B>(row, &x[c * cols..][..cols]);
+                tile.set(c, r, &[sum]);
+            }
+        }
+    }
+
+    /// Σ w · x in the order of `muser_ops::reduce`.
+    #[inline]
+    fn dot<F: Float, const B: usize>(w: &[u8], x: &[f32]) -> f32 {
+        let mut acc = [v::splat(0.0); VECTORS];
+        let (blocks, rest) = x.as_chunks::<LANES>();
+        for (x, w) in blocks.iter().zip(w.chunks_exact(LANES * B)) {
+            for (i, a) in acc.iter_mut().enumerate() {
+                let at = i * v::LANES;
+                *a = v::fma(load::<F>(w, at), v::load(x, at), *a);
+            }
+        }
+        let w = &w[blocks.len() * LANES * B..];
+        let whole = rest.len() / v::LANES;
+        for (i, a) in acc.iter_mut().enumerate().take(whole) {
+            let at = i * v::LANES;
+            *a = v::fma(load::<F>(w, at), v::load(rest, at), *a);
+        }
+        let n = rest.len() - whole * v::LANES;
+        if n > 0 {
+            // A padded vector would add +0 to lanes that have no value, and
+            // -0 + +0 is +0: only the lanes that exist are replaced.
+            let at = whole * v::LANES;
+            let (mut xs, mut ws) = ([0.0; v::LANES], [0; v::LANES * WIDEST]);
+            xs[..n].copy_from_slice(&rest[at..]);
+            ws[..n * B].copy_from_slice(&w[at * B..][..n * B]);
+            let (mut sum, mut kept) = ([0.0; v::LANES], [0.0; v::LANES]);
+            v::store(&mut kept, 0, acc[whole]);
+            v::store(
+                &mut sum,
+                0,
+                v::fma(load::<F>(&ws, 0), v::load(&xs, 0), acc[whole]),
+            );
+            kept[..n].copy_from_slice(&sum[..n]);
+            acc[whole] = v::load(&kept, 0);
+        }
+        let mut width = VECTORS / 2;
+        while width > 0 {
+            for i in 0..width {
+                acc[i] = v::add(acc[i], acc[i + width]);
+            }
+            width /= 2;
+        }
+        v::halve_lanes(acc[0])
+    }
+
+    /// A vector of the values that begin at value `at` of the bytes.
+    #[inline]
+    pub(crate) fn load<F: Float>(w: &[u8], at: usize) -> v::V {
+        match F::CODES {
+            FloatCodes::F16 => v::load_f16_bytes(w, at),
+            FloatCodes::BF16 => v::load_bf16_bytes(w, at),
+            FloatCodes::F32 => v::load_f32_bytes(w, at),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Rows of groups, portable.
+
+use super::FOLD;
+use crate::kernels::codes::scalar::of_group;
+use crate::kernels::quantize::Groups;
+use crate::rows::Tile;
+use muser_quant::{GROUP, Group, QK};
+
+/// A tile of rows (`w`) of `cols` values with `columns` vectors.
+pub(crate) fn matvec<F: Group, const B: usize>(
+    w: &[u8],
+    x: &[Groups],
+    cols: usize,
+    columns: usize,
+    tile: &mut Tile<'_>,
+) {
+    let row_bytes = cols / GROUP * F::BYTES;
+    for (c, x) in x.chunks_exact(cols.div_ceil(QK)).take(columns).enumerate() {
+        for r in 0..tile.rows() {
+            let value = row::<F, B>(&w[r * row_bytes..][..row_bytes], x);
+            tile.set(c, r, &[value]);
+        }
+    }
+}
+
+/// One row with a column.
+fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
+    let mut acc = 0.0;
+    for (w, x) in w.chunks(B).zip(x) {
+        let mut p = [0.0f32; FOLD];
+        for (g, block) in w.chunks_exact(F::BYTES).enumerate() {
+            let codes = of_group::<F>(block);
+            let products = codes.iter().zip(&x.q[GROUP * g..][..GROUP]);
+            let sum: i32 = products.map(|(&c, &q)| i32::from(c) * i32::from(q)).sum();
+            p[g] = sum as f32 * (F::factor(block) * x.d[g]);
+        }
+        for width in [4, 2, 1] {
+            for g in 0..width {
+                p[g] += p[g + width];
+            }
+        }
+        acc += p[0];
+    }
+    acc
+}

@@ -1,0 +1,165 @@
+//! RMS norms: a row, the heads of a row, and the residual tail.
+//!
+//! Contract: [`muser_ops::norm`], and [`muser_ops::pinned::norm`] for the
+//! kernels named `…_pinned`, which differ in the sum of squares alone: a chain
+//! of f64 additions, four of them side by side where there are heads.
+//! The sum of squares runs in 256 lanes, 256 /
+//! LANES accumulators, so no level waits for the latency of its fma; the row is
+//! read twice, the second time from L1.
+//!
+//! Traffic: 4 bytes a value in, 4 out, and 4 of weight; 6,656 values are 26 KB
+//! each, L1 and L2 at work, not memory.
+
+use muser_levels::levels;
+
+/// The kernels of one level.
+#[levels]
+pub(crate) mod kernels {
+    use crate::simd::level as v;
+    use muser_ops::{norm, pinned, reduce};
+
+    const VECTORS: usize = reduce::LANES / v::LANES;
+
+    /// 1 / sqrt(mean of squares + eps).
+    #[inline]
+    fn scale(x: &[f32], eps: f32) -> f32 {
+        let mut acc = [v::splat(0.0); VECTORS];
+        let (blocks, rest) = x.as_chunks::<{ reduce::LANES }>();
+        for block in blocks {
+            for (i, a) in acc.iter_mut().enumerate() {
+                let y = v::load(block, i * v::LANES);
+                *a = v::fma(y, y, *a);
+            }
+        }
+        let mut at = 0;
+        for a in acc.iter_mut() {
+            if at >= rest.len() {
+                break;
+            }
+            // A square is never -0, so adding the square of a missing
+            // value changes nothing.
+            let mut y = [0.0; v::LANES];
+            let n = v::LANES.min(rest.len() - at);
+            y[..n].copy_from_slice(&rest[at..at + n]);
+            let y = v::load(&y, 0);
+            *a = v::fma(y, y, *a);
+            at += n;
+        }
+        let mut width = VECTORS / 2;
+        while width > 0 {
+            for i in 0..width {
+                acc[i] = v::add(acc[i], acc[i + width]);
+            }
+            width /= 2;
+        }
+        norm::scale(v::halve_lanes(acc[0]), x.len(), eps)
+    }
+
+    /// The pinned lane's factors of four rows.
+    #[inline]
+    fn scales_pinned(rows: [&[f32]; 4], eps: f32) -> [f32; 4] {
+        let mut sums = [0.0f64; 4];
+        let n = rows[0].len();
+        for i in 0..n {
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                *sum += f64::from(row[i] * row[i]);
+            }
+        }
+        sums.map(|sum| pinned::norm::factor(sum, n, eps))
+    }
+
+    /// `out = norm(x)`, with or without weights.
+    pub(crate) fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+        scaled(x, scale(x, eps), weight, out);
+    }
+
+    /// The same in the pinned lane.
+    pub(crate) fn rms_norm_pinned(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
+        scaled(x, pinned::norm::scale(x, eps), weight, out);
+    }
+
+    /// `out = (x · r) · w`.
+    #[inline]
+    fn scaled(x: &[f32], r: f32, weight: Option<&[f32]>, out: &mut [f32]) {
+        let rv = v::splat(r);
+        let whole = x.len() / v::LANES * v::LANES;
+        match weight {
+            Some(w) => {
+                for at in (0..whole).step_by(v::LANES) {
+                    let y = v::mul(v::mul(v::load(x, at), rv), v::load(w, at));
+                    v::store(out, at, y);
+                }
+                for at in whole..x.len() {
+                    out[at] = x[at] * r * w[at];
+                }
+            }
+            None => {
+                for at in (0..whole).step_by(v::LANES) {
+                    v::store(out, at, v::mul(v::load(x, at), rv));
+                }
+                for at in whole..x.len() {
+                    out[at] = x[at] * r;
+                }
+            }
+        }
+    }
+
+    /// `x = norm(x)` of each head.
+    pub(crate) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
+        for head in x.chunks_exact_mut(weight.len()) {
+            scaled_head(head, scale(head, eps), weight);
+        }
+    }
+
+    /// The same in the pinned lane.
+    pub(crate) fn head_norm_pinned(x: &mut [f32], weight: &[f32], eps: f32) {
+        let d = weight.len();
+        for heads in x.chunks_mut(4 * d) {
+            let count = heads.len() / d;
+            // Missing heads repeat the last.
+            let of = |h: usize| &heads[h.min(count - 1) * d..][..d];
+            let scales = scales_pinned([of(0), of(1), of(2), of(3)], eps);
+            for (head, r) in heads.chunks_exact_mut(d).zip(scales) {
+                scaled_head(head, r, weight);
+            }
+        }
+    }
+
+    /// `x = (x · r) · w`.
+    #[inline]
+    fn scaled_head(head: &mut [f32], r: f32, weight: &[f32]) {
+        let rv = v::splat(r);
+        let whole = head.len() / v::LANES * v::LANES;
+        for at in (0..whole).step_by(v::LANES) {
+            let y = v::mul(v::mul(v::load(head, at), rv), v::load(weight, at));
+            v::store(head, at, y);
+        }
+        for at in whole..head.len() {
+            head[at] = head[at] * r * weight[at];
+        }
+    }
+
+    /// `x += norm(y)`.
+    pub(crate) fn add_rms_norm(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
+        add_scaled(x, y, scale(y, eps), weight);
+    }
+
+    /// The same in the pinned lane.
+    pub(crate) fn add_rms_norm_pinned(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
+        add_scaled(x, y, pinned::norm::scale(y, eps), weight);
+    }
+
+    /// `x += (y · r) · w`.
+    #[inline]
+    fn add_scaled(x: &mut [f32], y: &[f32], r: f32, weight: &[f32]) {
+        let rv = v::splat(r);
+        let whole = y.len() / v::LANES * v::LANES;
+        for at in (0..whole).step_by(v::LANES) {
+            let n = v::mul(v::mul(v::load(y, at), rv), v::load(weight, at));
+            v::store(x, at, v::add(v::load(x, at), n));
+        }
+        for at in whole..y.len() {
+            x[at] += y[at] * r * weight[at];
+        }
+    }
+}

@@ -1,3 +1,0 @@
-//! RMS norms, one value at a time.
-
-super::kernels!(scalar);

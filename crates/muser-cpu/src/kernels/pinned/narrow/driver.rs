@@ -1,0 +1,48 @@
+//! The way through a tile, row by row and column block by column block.
+
+use muser_levels::levels;
+
+#[levels]
+pub(crate) mod kernels {
+    use super::super::level::row;
+    use crate::kernels::quantize::Block;
+    use crate::rows::Tile;
+    use muser_quant::Superblock;
+
+    /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+    pub(crate) fn narrow<F: Superblock, const B: usize, const MINIMA: u8>(
+        w: &[u8],
+        x: &[Block],
+        blocks: usize,
+        columns: usize,
+        tile: &mut Tile<'_>,
+    ) {
+        let mut c = 0;
+        while c < columns {
+            let x = &x[c * blocks..];
+            c += match columns - c {
+                1 => block_of::<F, B, 1, MINIMA>(w, x, blocks, c, tile),
+                2 | 3 => block_of::<F, B, 2, MINIMA>(w, x, blocks, c, tile),
+                _ => block_of::<F, B, 4, MINIMA>(w, x, blocks, c, tile),
+            };
+        }
+    }
+
+    /// The columns `c .. c + N`; gives N.
+    fn block_of<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
+        w: &[u8],
+        x: &[Block],
+        blocks: usize,
+        c: usize,
+        tile: &mut Tile<'_>,
+    ) -> usize {
+        let x: [&[Block]; N] = std::array::from_fn(|i| &x[i * blocks..][..blocks]);
+        for r in 0..tile.rows() {
+            let values = row::<F, B, N, MINIMA>(&w[r * blocks * B..], x);
+            for (i, value) in values.into_iter().enumerate() {
+                tile.set(c + i, r, &[value]);
+            }
+        }
+        N
+    }
+}

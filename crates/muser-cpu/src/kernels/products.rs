@@ -1,0 +1,196 @@
+//! The products of one level: every family with every format that it has.
+//!
+//! Families of the strict lane have every format of their arithmetic, by the table
+//! of formats. Families of the pinned lane have what is listed here: llama.cpp's
+//! arithmetic of a format is nobody else's.
+
+use super::pinned::float::Order;
+use super::quantize::{Block, Groups};
+use crate::ladder::Family;
+use crate::rows::Tile;
+use muser_levels::levels;
+use muser_quant::DType;
+
+/// A kernel of a tile of rows (bytes) with some columns of activations: blocks a
+/// column, columns, the tile.
+pub(crate) type OfSuperblocks = fn(&[u8], &[Block], usize, usize, &mut Tile<'_>);
+/// The same of groups: values a column, columns, the tile.
+pub(crate) type OfGroups = fn(&[u8], &[Groups], usize, usize, &mut Tile<'_>);
+/// The same of floats: values a column, columns, the tile.
+pub(crate) type OfFloats = fn(&[u8], &[f32], usize, usize, &mut Tile<'_>);
+/// The same of floats in one of the pinned lane's orders.
+pub(crate) type OfOrderedFloats = fn(&[u8], &[f32], usize, usize, Order, &mut Tile<'_>);
+
+/// A kernel, by what its weights meet.
+#[derive(Clone, Copy)]
+pub(crate) enum Kernel {
+    /// Groups of 32 activations.
+    Groups(OfGroups),
+    /// Blocks of 256 activations.
+    Superblocks(OfSuperblocks),
+    /// Activations as they are.
+    Floats(OfFloats),
+    /// Activations rounded to the format of the weights, or as they are for F32.
+    OrderedFloats(OfOrderedFloats),
+}
+
+/// A product of the inventory.
+pub(crate) struct Product {
+    /// The family.
+    pub(crate) family: Family,
+    /// The format of the weights.
+    pub(crate) dtype: DType,
+    /// The name, without the level.
+    pub(crate) name: &'static str,
+    /// The kernel.
+    pub(crate) kernel: Kernel,
+}
+
+#[levels]
+pub(crate) mod kernels {
+    use super::{Kernel, Product};
+    use crate::kernels::matvec;
+    use crate::kernels::matvec::groups::FOLD;
+    use crate::kernels::pinned::float::level::ggml_dot;
+    use crate::kernels::pinned::narrow::driver::level::narrow;
+    use crate::kernels::pinned::narrow::minima;
+    use crate::kernels::slab::groups::driver::level::slab as slab_of_groups;
+    use crate::kernels::slab::superblocks::driver::level::slab;
+    use crate::kernels::slab::superblocks::link;
+    use crate::ladder::Family;
+    use muser_quant::{DType, bf16, f16, f32, formats, q4_k, q5_k, q6_k};
+
+    /// The products of this level.
+    pub(crate) fn products() -> Vec<Product> {
+        let mut all = Vec::new();
+        let mut add = |family, dtype, name, kernel| {
+            all.push(Product {
+                family,
+                dtype,
+                name,
+                kernel,
+            });
+        };
+        macro_rules! strict {
+            ($($arithmetic:ident { $(
+                $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
+            )* })*) => {
+                $($(strict!(@$arithmetic $variant, $module, $block);)*)*
+            };
+            (@Groups $variant:ident, $module:ident, $block:ident) => {
+                add(
+                    Family::Matvec,
+                    DType::$variant,
+                    concat!("matvec/", stringify!($module)),
+                    Kernel::Groups(matvec::groups::level::matvec::<
+                        muser_quant::$module::$block,
+                        { FOLD * muser_quant::$module::BYTES },
+                    >),
+                );
+                add(
+                    Family::Slab,
+                    DType::$variant,
+                    concat!("slab/", stringify!($module)),
+                    Kernel::Groups(slab_of_groups::<
+                        muser_quant::$module::$block,
+                        { FOLD * muser_quant::$module::BYTES },
+                    >),
+                );
+            };
+            (@Superblocks $variant:ident, $module:ident, $block:ident) => {
+                add(
+                    Family::Matvec,
+                    DType::$variant,
+                    concat!("matvec/", stringify!($module)),
+                    Kernel::Superblocks(matvec::superblocks::level::matvec::<
+                        muser_quant::$module::$block,
+                        { muser_quant::$module::BYTES },
+                    >),
+                );
+                add(
+                    Family::Slab,
+                    DType::$variant,
+                    concat!("slab/", stringify!($module)),
+                    Kernel::Superblocks(slab::<
+                        muser_quant::$module::$block,
+                        { muser_quant::$module::BYTES },
+                        { link::STRICT },
+                    >),
+                );
+            };
+            (@Floats $variant:ident, $module:ident, $block:ident) => {
+                add(
+                    Family::Matvec,
+                    DType::$variant,
+                    concat!("matvec/", stringify!($module)),
+                    Kernel::Floats(matvec::floats::level::matvec::<
+                        muser_quant::$module::$block,
+                        { muser_quant::$module::BYTES },
+                    >),
+                );
+            };
+        }
+        formats!(strict);
+        add(
+            Family::SlabTiled,
+            DType::Q4K,
+            "slab/q4_k/tiled",
+            Kernel::Superblocks(slab::<q4_k::BlockQ4K, { q4_k::BYTES }, { link::TILED }>),
+        );
+        add(
+            Family::SlabTiled,
+            DType::Q5K,
+            "slab/q5_k/tiled",
+            Kernel::Superblocks(slab::<q5_k::BlockQ5K, { q5_k::BYTES }, { link::TILED }>),
+        );
+        add(
+            Family::SlabTiled,
+            DType::Q6K,
+            "slab/q6_k/tiled",
+            Kernel::Superblocks(slab::<q6_k::BlockQ6K, { q6_k::BYTES }, { link::TILED }>),
+        );
+        add(
+            Family::SlabFours,
+            DType::Q4K,
+            "slab/q4_k/fours",
+            Kernel::Superblocks(slab::<q4_k::BlockQ4K, { q4_k::BYTES }, { link::FOURS }>),
+        );
+        add(
+            Family::Lanes,
+            DType::Q4K,
+            "lanes/q4_k",
+            Kernel::Superblocks(narrow::<q4_k::BlockQ4K, { q4_k::BYTES }, { minima::LANES }>),
+        );
+        add(
+            Family::Lanes,
+            DType::Q5K,
+            "lanes/q5_k",
+            Kernel::Superblocks(narrow::<q5_k::BlockQ5K, { q5_k::BYTES }, { minima::CHAIN }>),
+        );
+        add(
+            Family::Lanes,
+            DType::Q6K,
+            "lanes/q6_k",
+            Kernel::Superblocks(narrow::<q6_k::BlockQ6K, { q6_k::BYTES }, { minima::NONE }>),
+        );
+        add(
+            Family::GgmlDot,
+            DType::F16,
+            "ggml_dot/f16",
+            Kernel::OrderedFloats(ggml_dot::<f16::F16, { f16::BYTES }>),
+        );
+        add(
+            Family::GgmlDot,
+            DType::BF16,
+            "ggml_dot/bf16",
+            Kernel::OrderedFloats(ggml_dot::<bf16::BF16, { bf16::BYTES }>),
+        );
+        add(
+            Family::GgmlDot,
+            DType::F32,
+            "ggml_dot/f32",
+            Kernel::OrderedFloats(ggml_dot::<f32::F32, { f32::BYTES }>),
+        );
+        all
+    }
+}

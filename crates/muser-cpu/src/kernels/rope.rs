@@ -1,0 +1,37 @@
+//! Rotary position encoding of the heads of one row, in place.
+//!
+//! Contract: [`muser_ops::rope`](mod@muser_ops::rope), and
+//! [`muser_ops::pinned::rope`](mod@muser_ops::pinned::rope) for the kernel
+//! named `rope_pinned`. Pairs are neighbours, so
+//! a vector holds whole pairs: angles are doubled by a permutation and the
+//! neighbour comes by a shuffle.
+
+use muser_levels::levels;
+
+/// The kernel of one level.
+#[levels]
+pub(crate) mod kernels {
+    use crate::simd::level as v;
+
+    /// Turns every head of `x` by the angles of one position.
+    pub(crate) fn rope(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+        for head in x.chunks_exact_mut(2 * cos.len()) {
+            for p in v::rotate_pairs(head, cos, sin)..cos.len() {
+                let (a, b) = (head[2 * p], head[2 * p + 1]);
+                head[2 * p] = a * cos[p] - b * sin[p];
+                head[2 * p + 1] = a * sin[p] + b * cos[p];
+            }
+        }
+    }
+
+    /// The same in the pinned lane, a pair at a time: a few hundred fused
+    /// operations a token and layer.
+    pub(crate) fn rope_pinned(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+        for head in x.chunks_exact_mut(2 * cos.len()) {
+            for ((pair, &c), &s) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+                let [a, b] = *pair;
+                *pair = [a.mul_add(c, -(b * s)), a.mul_add(s, b * c)];
+            }
+        }
+    }
+}

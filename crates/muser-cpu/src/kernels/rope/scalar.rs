@@ -1,3 +1,0 @@
-//! RoPE, one pair at a time.
-
-super::kernels!(scalar);

@@ -1,0 +1,125 @@
+//! Slabs of groups with AVX2: a transposition of 16 bytes a row gives 4 lines of
+//! bytes, or 8 of nibbles. Bytes stay signed, nibbles too large by their bias.
+
+use super::{Slab, fold};
+use crate::kernels::quantize::Groups;
+use crate::kernels::slab::superblocks::Ahead;
+use crate::simd::avx2::slab as v;
+use crate::simd::avx2::{add, load, load_f16, mul, splat, store};
+use muser_levels::level;
+use muser_quant::{Group, GroupCodes};
+use std::arch::x86_64::*;
+use std::array::from_fn;
+
+/// Eight groups of each row.
+#[inline]
+#[level(avx2)]
+pub(crate) fn turn<F: Group, const B: usize>(
+    rows: v::Rows<'_, B>,
+    ahead: Ahead<'_>,
+    to: &mut Slab<{ v::LANES }>,
+) {
+    // Bytes of `LANES` rows, in lines of the cache.
+    let lines = B * v::LANES / 64;
+    let nibble = _mm256_set1_epi8(15);
+    for g in 0..8 {
+        for line in lines * g / 8..lines * (g + 1) / 8 {
+            v::prefetch_lines::<1>(ahead, line);
+        }
+        let block = g * F::BYTES;
+        let codes = &mut to.codes[8 * g..][..8];
+        match F::CODES {
+            GroupCodes::Bytes { at } => {
+                for half in 0..2 {
+                    let lines = v::turn4(rows, block + at + 16 * half);
+                    for (to, line) in codes[4 * half..].iter_mut().zip(lines) {
+                        v::store_line(to, line);
+                    }
+                }
+            }
+            GroupCodes::Nibbles { at, .. } => {
+                for (e, packed) in v::turn4(rows, block + at).into_iter().enumerate() {
+                    let high = _mm256_srli_epi32::<4>(packed);
+                    v::store_line(&mut codes[e], _mm256_and_si256(packed, nibble));
+                    v::store_line(&mut codes[4 + e], _mm256_and_si256(high, nibble));
+                }
+            }
+        }
+        let mut halves = [0; v::LANES];
+        for (r, half) in halves.iter_mut().enumerate() {
+            *half = u16::from_le_bytes(*rows.bytes(r, block));
+        }
+        store(&mut to.d[g], 0, load_f16(&halves, 0));
+    }
+}
+
+/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
+/// added to their sums.
+#[inline]
+#[level(avx2)]
+pub(crate) fn step<F: Group, const S: usize, const N: usize>(
+    slabs: &[Slab<{ v::LANES }>; S],
+    x: &[Groups],
+    apart: usize,
+    sums: &mut [[[f32; v::LANES]; S]; N],
+) {
+    let x: [&Groups; N] = from_fn(|n| &x[n * apart]);
+    for (s, slab) in slabs.iter().enumerate() {
+        let mut p = [[splat(0.0); 8]; N];
+        for g in 0..8 {
+            let dots = dots::<F, N>(slab, x, g);
+            let d = load(&slab.d[g], 0);
+            for n in 0..N {
+                let factor = mul(d, splat(x[n].d[g]));
+                p[n][g] = mul(_mm256_cvtepi32_ps(dots[n]), factor);
+            }
+        }
+        for n in 0..N {
+            let sum = add(load(&sums[n][s], 0), fold!(add, p[n]));
+            store(&mut sums[n][s], 0, sum);
+        }
+    }
+}
+
+/// The products of group `g` with each column, the bias of the codes taken off.
+///
+/// Nibbles: eight pairs of products of at most 2 · 15 · 127 = 3,810 fit in i16
+/// together. Bytes: one of at most 2 · 128 · 127 = 32,512 does.
+#[inline]
+#[level(avx2)]
+fn dots<F: Group, const N: usize>(
+    slab: &Slab<{ v::LANES }>,
+    x: [&Groups; N],
+    g: usize,
+) -> [__m256i; N] {
+    let ones = _mm256_set1_epi16(1);
+    let mut sums = [_mm256_setzero_si256(); N];
+    match F::CODES {
+        GroupCodes::Bytes { .. } => {
+            for k in 8 * g..8 * (g + 1) {
+                let w = v::line(&slab.codes[k]);
+                let magnitude = _mm256_abs_epi8(w);
+                for n in 0..N {
+                    let q = _mm256_sign_epi8(v::quad(&x[n].q, k), w);
+                    let quads = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, q), ones);
+                    sums[n] = _mm256_add_epi32(sums[n], quads);
+                }
+            }
+        }
+        GroupCodes::Nibbles { bias, .. } => {
+            for k in 8 * g..8 * (g + 1) {
+                let w = v::line(&slab.codes[k]);
+                for n in 0..N {
+                    let pairs = _mm256_maddubs_epi16(w, v::quad(&x[n].q, k));
+                    sums[n] = _mm256_add_epi16(sums[n], pairs);
+                }
+            }
+            for n in 0..N {
+                let bias = i32::from(bias) * i32::from(x[n].sums[g]);
+                let wide = _mm256_madd_epi16(sums[n], ones);
+                sums[n] = _mm256_sub_epi32(wide, _mm256_set1_epi32(bias));
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,123 @@
+//! The way through a tile, slab by slab and column block by column block.
+
+use muser_levels::levels;
+
+#[levels]
+pub(crate) mod kernels {
+    use super::super::Slab;
+    use super::super::level::{step, turn};
+    use crate::kernels::quantize::Groups;
+    use crate::kernels::slab::superblocks::Ahead;
+    use crate::rows::Tile;
+    use crate::simd::level::slab as v;
+    use muser_quant::{GROUP, Group, QK};
+
+    /// A tile of rows (`w`) of `cols` values with `columns` vectors.
+    pub(crate) fn slab<F: Group, const B: usize>(
+        w: &[u8],
+        x: &[Groups],
+        cols: usize,
+        columns: usize,
+        tile: &mut Tile<'_>,
+    ) {
+        let (rows, row_bytes) = (tile.rows(), cols / GROUP * F::BYTES);
+        if rows < v::LANES {
+            // Too few for a slab: with their last one repeated.
+            let mut padded = w[..rows * row_bytes].to_vec();
+            for _ in rows..v::LANES {
+                padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
+            }
+            slabs::<F, B, 1>(&padded, x, cols, columns, 0, &mut [Slab::ZERO], tile);
+            return;
+        }
+        let mut room = [Slab::ZERO; v::SLABS];
+        let mut r = 0;
+        while r < rows {
+            r += if rows - r >= v::SLABS * v::LANES && columns >= 2 {
+                slabs::<F, B, { v::SLABS }>(w, x, cols, columns, r, &mut room, tile)
+            } else {
+                // The last slab of a tile that has no whole number of them
+                // computes some rows again.
+                let r = r.min(rows - v::LANES);
+                let room = room.first_chunk_mut().expect("a level has a slab");
+                slabs::<F, B, 1>(w, x, cols, columns, r, room, tile)
+            };
+        }
+    }
+
+    /// The rows of S slabs from `first` on, with room for the slabs; gives the
+    /// number of the rows.
+    fn slabs<F: Group, const B: usize, const S: usize>(
+        w: &[u8],
+        x: &[Groups],
+        cols: usize,
+        columns: usize,
+        first: usize,
+        slabs: &mut [Slab<{ v::LANES }>; S],
+        tile: &mut Tile<'_>,
+    ) -> usize {
+        let (folds, row_bytes) = (cols.div_ceil(QK), cols / GROUP * F::BYTES);
+        let w = &w[first * row_bytes..];
+        // No room of the heap for a few columns: it would be taken and given back
+        // for every slab.
+        let (mut few, mut many);
+        let sums = match columns {
+            ..=8 => {
+                few = [[[0.0f32; v::LANES]; S]; 8];
+                &mut few[..columns]
+            }
+            _ => {
+                many = vec![[[0.0f32; v::LANES]; S]; columns];
+                &mut many[..]
+            }
+        };
+        let mut filled = [[0; B]; v::LANES];
+        for b in 0..folds {
+            for (s, slab) in slabs.iter_mut().enumerate() {
+                let rows = &w[s * v::LANES * row_bytes + b * B..];
+                let left = row_bytes - b * B;
+                let rows = if left < B {
+                    for (r, filled) in filled.iter_mut().enumerate() {
+                        filled[..left].copy_from_slice(&rows[r * row_bytes..][..left]);
+                    }
+                    v::Rows::new(filled.as_flattened(), B)
+                } else {
+                    v::Rows::new(rows, row_bytes)
+                };
+                let at = (S * row_bytes + (b * S + s) * B) * v::LANES;
+                turn::<F, B>(rows, Ahead { from: w, at }, slab);
+            }
+            let mut c = 0;
+            while c < columns {
+                let (x, sums) = (&x[c * folds + b..], &mut sums[c..]);
+                let n = (columns - c).min(v::COLUMNS);
+                c += match n {
+                    1 => step_of::<F, S, 1>(slabs, x, folds, sums),
+                    2 | 3 => step_of::<F, S, 2>(slabs, x, folds, sums),
+                    4..8 => step_of::<F, S, 4>(slabs, x, folds, sums),
+                    _ => step_of::<F, S, 8>(slabs, x, folds, sums),
+                };
+            }
+        }
+        for (c, sums) in sums.iter().enumerate() {
+            for (s, sums) in sums.iter().enumerate() {
+                tile.set(c, first + s * v::LANES, sums);
+            }
+        }
+        S * v::LANES
+    }
+
+    /// Eight groups of the first N columns of `x`, which lie `folds` apart; gives
+    /// N.
+    #[inline]
+    fn step_of<F: Group, const S: usize, const N: usize>(
+        slabs: &[Slab<{ v::LANES }>; S],
+        x: &[Groups],
+        folds: usize,
+        sums: &mut [[[f32; v::LANES]; S]],
+    ) -> usize {
+        let sums = sums.first_chunk_mut().expect("N columns are left");
+        step::<F, S, N>(slabs, x, folds, sums);
+        N
+    }
+}

@@ -1,0 +1,62 @@
+//! Slabs of groups, portable: the lanes are loops that the compiler vectorises as
+//! far as the target allows. Codes are signed bytes, less their bias.
+
+use super::{Slab, fold};
+use crate::kernels::codes::scalar::of_group;
+use crate::kernels::quantize::Groups;
+use crate::kernels::slab::superblocks::Ahead;
+use crate::simd::scalar::add;
+use crate::simd::scalar::slab as v;
+use muser_quant::{GROUP, Group};
+use std::array::from_fn;
+
+/// Eight groups of each row; the cache is left to the hardware.
+pub(crate) fn turn<F: Group, const B: usize>(
+    rows: v::Rows<'_, B>,
+    _: Ahead<'_>,
+    to: &mut Slab<{ v::LANES }>,
+) {
+    for r in 0..v::LANES {
+        let row: &[u8; B] = rows.bytes(r, 0);
+        for (g, block) in row.chunks_exact(F::BYTES).enumerate() {
+            let codes = of_group::<F>(block).map(i8::cast_unsigned);
+            for (line, codes) in to.codes[8 * g..].iter_mut().zip(codes.as_chunks().0) {
+                line[r] = *codes;
+            }
+            to.d[g][r] = F::factor(block);
+        }
+    }
+}
+
+/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
+/// added to their sums.
+pub(crate) fn step<F: Group, const S: usize, const N: usize>(
+    slabs: &[Slab<{ v::LANES }>; S],
+    x: &[Groups],
+    apart: usize,
+    sums: &mut [[[f32; v::LANES]; S]; N],
+) {
+    for (n, sums) in sums.iter_mut().enumerate() {
+        let x = &x[n * apart];
+        for (slab, sums) in slabs.iter().zip(sums) {
+            let p: [[f32; v::LANES]; 8] = from_fn(|g| products(slab, x, g));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum += fold!(add, p.map(|p| p[r]));
+            }
+        }
+    }
+}
+
+/// The product of group `g` in each row.
+fn products(slab: &Slab<{ v::LANES }>, x: &Groups, g: usize) -> [f32; v::LANES] {
+    let mut dots = [0i32; v::LANES];
+    let q = x.q[GROUP * g..][..GROUP].as_chunks::<4>().0;
+    for (line, q) in slab.codes[8 * g..].iter().zip(q) {
+        for (dot, codes) in dots.iter_mut().zip(line) {
+            for (&code, &q) in codes.iter().zip(q) {
+                *dot += i32::from(code.cast_signed()) * i32::from(q);
+            }
+        }
+    }
+    from_fn(|r| dots[r] as f32 * (slab.d[g][r] * x.d[g]))
+}

@@ -1,0 +1,119 @@
+//! The way through a tile, slab by slab and column block by column block.
+
+use muser_levels::levels;
+
+#[levels]
+pub(crate) mod kernels {
+    use super::super::level::turn;
+    use super::super::{Ahead, Chains, Slab, link, paired};
+    use crate::kernels::quantize::Block;
+    use crate::rows::Tile;
+    use crate::simd::level::slab as v;
+    use muser_quant::Superblock;
+
+    /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+    pub(crate) fn slab<F: Superblock, const B: usize, const LINK: u8>(
+        w: &[u8],
+        x: &[Block],
+        blocks: usize,
+        columns: usize,
+        tile: &mut Tile<'_>,
+    ) {
+        let (rows, row_bytes) = (tile.rows(), blocks * B);
+        if rows < v::LANES {
+            // Too few for a slab: with their last one repeated.
+            let mut padded = w[..rows * row_bytes].to_vec();
+            for _ in rows..v::LANES {
+                padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
+            }
+            slabs::<F, B, 1, LINK>(&padded, x, blocks, columns, 0, &mut [Slab::ZERO], tile);
+            return;
+        }
+        let mut room = [Slab::ZERO; v::SLABS];
+        let mut r = 0;
+        while r < rows {
+            r += if rows - r >= v::SLABS * v::LANES && columns >= paired::<F>() {
+                slabs::<F, B, { v::SLABS }, LINK>(w, x, blocks, columns, r, &mut room, tile)
+            } else {
+                // The last slab of a tile that has no whole number of them
+                // computes some rows again.
+                let r = r.min(rows - v::LANES);
+                let room = room.first_chunk_mut().expect("a level has a slab");
+                slabs::<F, B, 1, LINK>(w, x, blocks, columns, r, room, tile)
+            };
+        }
+    }
+
+    /// The rows of S slabs from `first` on, with room for the slabs; gives
+    /// the number of the rows.
+    fn slabs<F: Superblock, const B: usize, const S: usize, const LINK: u8>(
+        w: &[u8],
+        x: &[Block],
+        blocks: usize,
+        columns: usize,
+        first: usize,
+        slabs: &mut [Slab<{ v::LANES }>; S],
+        tile: &mut Tile<'_>,
+    ) -> usize {
+        let row_bytes = blocks * B;
+        let w = &w[first * row_bytes..];
+        // No room of the heap for a few columns: it would be taken and
+        // given back for every 16 rows.
+        let (mut few, mut many);
+        let chains = match columns {
+            ..=8 => {
+                few = [[[[0.0f32; v::LANES]; 2]; S]; 8];
+                &mut few[..columns]
+            }
+            _ => {
+                many = vec![[[[0.0f32; v::LANES]; 2]; S]; columns];
+                &mut many[..]
+            }
+        };
+        for b in 0..blocks {
+            for (s, slab) in slabs.iter_mut().enumerate() {
+                let rows = &w[s * v::LANES * row_bytes + b * B..];
+                let rows = v::Rows::new(rows, row_bytes);
+                let at = ((blocks + b) * S + s) * v::LANES * B;
+                turn::<F, B>(rows, Ahead { from: w, at }, slab);
+            }
+            let mut c = 0;
+            while c < columns {
+                let (x, chains) = (&x[c * blocks + b..], &mut chains[c..]);
+                let n = (columns - c).min(v::COLUMNS);
+                c += match n {
+                    1 => step_of::<F, S, 1, LINK>(slabs, x, blocks, chains),
+                    2 | 3 => step_of::<F, S, 2, LINK>(slabs, x, blocks, chains),
+                    4..8 => step_of::<F, S, 4, LINK>(slabs, x, blocks, chains),
+                    _ => step_of::<F, S, 8, LINK>(slabs, x, blocks, chains),
+                };
+            }
+        }
+        for (c, chains) in chains.iter().enumerate() {
+            for (s, [acc, accm]) in chains.iter().enumerate() {
+                let mut values = *acc;
+                if !F::SIGNED && LINK != link::TILED {
+                    for (value, m) in values.iter_mut().zip(accm) {
+                        *value -= m;
+                    }
+                }
+                tile.set(c, first + s * v::LANES, &values);
+            }
+        }
+        S * v::LANES
+    }
+
+    /// One superblock of the first N columns of `x`, which lie `blocks`
+    /// apart; gives N.
+    #[inline]
+    fn step_of<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
+        slabs: &[Slab<{ v::LANES }>; S],
+        x: &[Block],
+        blocks: usize,
+        chains: &mut [[Chains<{ v::LANES }>; S]],
+    ) -> usize {
+        let chains = chains.first_chunk_mut().expect("N columns are left");
+        v::step::<F, S, N, LINK>(slabs, x, blocks, chains);
+        N
+    }
+}

@@ -1,0 +1,104 @@
+//! The architectures: one file each, which turns metadata into a [`Spec`] and
+//! a synthetic geometry into metadata. Nothing else knows an architecture by
+//! its name.
+
+mod glimmer;
+mod keys;
+mod llama;
+mod rope;
+
+use crate::synth::Geometry;
+use crate::{ModelError, Spec};
+use keys::{Keys, refused};
+use muser_gguf::{Metadata, Value};
+use muser_ops::Lane;
+
+const ARCHITECTURE: &str = "general.architecture";
+
+/// An architecture.
+pub(crate) struct Arch {
+    /// Its name in `general.architecture`, and the prefix of its keys.
+    pub(crate) name: &'static str,
+    /// Reads the keys of a file, and asks which tensors it has where a knob
+    /// shows in nothing else.
+    read: fn(&Keys<'_>) -> Result<Spec, ModelError>,
+    /// The keys of a synthetic file, without prefix, those that
+    /// [`Arch::read`] needs to give the geometry back.
+    pub(crate) keys: fn(&Geometry) -> Vec<(&'static str, Value)>,
+    /// Keys that occur in files and change nothing that is computed here. Any
+    /// other that `read` does not ask for is refused by name: it may stand for
+    /// arithmetic that the pass lacks.
+    harmless: &'static [&'static str],
+    /// Whether the pinned lane covers it.
+    pinned: bool,
+    /// What [`Geometry`] has and this architecture has no use for.
+    pub(crate) unused: &'static [&'static str],
+}
+
+/// The keys of a geometry's sizes, as all architectures have them.
+fn sizes(g: &Geometry) -> Vec<(&'static str, Value)> {
+    vec![
+        ("block_count", size(g.layers)),
+        ("context_length", size(g.context)),
+        ("embedding_length", size(g.hidden)),
+        ("feed_forward_length", size(g.ffn)),
+        ("attention.head_count", size(g.heads)),
+        ("attention.head_count_kv", size(g.kv_heads)),
+        ("attention.key_length", size(g.head_dim)),
+        ("attention.value_length", size(g.head_dim)),
+    ]
+}
+
+/// A size of a geometry, which is bounded far below 2^32.
+fn size(n: usize) -> Value {
+    Value::from(n as u32)
+}
+
+/// Every architecture, by its name.
+pub(crate) const ALL: [&Arch; 2] = [&glimmer::ARCH, &llama::ARCH];
+
+/// Their names.
+pub const NAMES: [&str; ALL.len()] = {
+    let mut names = [""; ALL.len()];
+    let mut i = 0;
+    while i < ALL.len() {
+        names[i] = ALL[i].name;
+        i += 1;
+    }
+    names
+};
+
+/// The architecture of this name.
+pub(crate) fn named(name: &str) -> Option<&'static Arch> {
+    ALL.into_iter().find(|arch| arch.name == name)
+}
+
+/// Reads a model's metadata; `has` says whether the file has a tensor.
+pub(crate) fn read(
+    metadata: &Metadata,
+    has: &dyn Fn(&str) -> bool,
+    lane: Lane,
+) -> Result<Spec, ModelError> {
+    let name = metadata.string(ARCHITECTURE)?;
+    let Some(arch) = named(name) else {
+        let expected = format!("one of {}", NAMES.join(", "));
+        return Err(refused(ARCHITECTURE, expected, name));
+    };
+    if lane.profile().is_some() && !arch.pinned {
+        let covered = ALL.into_iter().filter(|a| a.pinned).map(|a| a.name);
+        let covered: Vec<_> = covered.collect();
+        let expected = format!("{} in the pinned lane", covered.join(" or "));
+        return Err(refused(ARCHITECTURE, expected, name));
+    }
+    match metadata.opt_u32("split.count")? {
+        None | Some(0 | 1) => {}
+        Some(parts) => {
+            let expected = "a model in one file";
+            return Err(refused("split.count", expected, format!("{parts} files")));
+        }
+    }
+    let keys = Keys::new(metadata, has, arch.name, lane);
+    let spec = (arch.read)(&keys)?;
+    keys.check_all_asked(arch.harmless)?;
+    Ok(spec)
+}

@@ -1,0 +1,71 @@
+//! The keys of rotary encodings, which architectures share.
+
+use super::Keys;
+use crate::spec::{Factors, MAX_POSITIONS, Scaling};
+use crate::{ModelError, Role};
+
+impl Keys<'_> {
+    /// The factor of scaled RoPE and its key, the present name or the old one;
+    /// 1 if neither is there or it is 0, which stands for "no scaling" in
+    /// circulating files.
+    pub(super) fn rope_factor(&self) -> Result<(&'static str, f32), ModelError> {
+        const NAMES: [&str; 2] = ["rope.scaling.factor", "rope.scale_linear"];
+        let mut found = (NAMES[0], 1.0);
+        for suffix in NAMES {
+            match self.opt_number(suffix)? {
+                None | Some(0.0 | 1.0) => {}
+                Some(factor) if found.1 == 1.0 => {
+                    found = (suffix, self.check_positive(suffix, factor)?);
+                }
+                Some(factor) if factor == found.1 => {}
+                Some(factor) => {
+                    return Err(self.refused(suffix, format!("{} {}", found.0, found.1), factor));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is done to the angles; `context` is the model's. A file that names
+    /// no kind means linear scaling, and one whose factor is 1 none.
+    pub(super) fn rope_scaling(&self, context: usize) -> Result<Scaling, ModelError> {
+        const TYPE: &str = "rope.scaling.type";
+        const ORIGINAL: &str = "rope.scaling.original_context_length";
+        let kind = self.opt_text(TYPE)?.unwrap_or("linear");
+        let (_, factor) = self.rope_factor()?;
+        let original = self.opt_size(ORIGINAL, MAX_POSITIONS)?.unwrap_or(context);
+        let attn_factor = self.opt_positive("rope.scaling.attn_factor")?;
+        let attn_factor = attn_factor.unwrap_or(1.0);
+        Ok(match kind {
+            "none" => Scaling::Unscaled,
+            "linear" if factor == 1.0 && attn_factor == 1.0 => Scaling::Unscaled,
+            "linear" => Scaling::Linear {
+                factor,
+                attn_factor,
+            },
+            "yarn" => Scaling::Yarn {
+                factor,
+                original,
+                attn_factor,
+            },
+            "longrope" => Scaling::Long {
+                factor,
+                original,
+                attn_factor,
+            },
+            other => return Err(self.refused(TYPE, "none, linear, yarn or longrope", other)),
+        })
+    }
+
+    /// The tensors that divide the angles.
+    pub(super) fn rope_factors(&self) -> Factors {
+        let has = |role: Role| self.has(&role.tensor_name(0));
+        if has(Role::RopeLong) || has(Role::RopeShort) {
+            Factors::LongAndShort
+        } else if has(Role::RopeFactors) {
+            Factors::One
+        } else {
+            Factors::Absent
+        }
+    }
+}

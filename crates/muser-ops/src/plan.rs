@@ -1,0 +1,195 @@
+//! What varies from pass to pass: the tokens of a batch, their positions, and
+//! the rows whose outputs somebody reads.
+
+use crate::OpError;
+
+/// The rows of one sequence in a batch, at consecutive positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The position of the first row.
+    pub first: usize,
+    /// How many rows there are.
+    pub rows: usize,
+    /// How many of them, counted from the last, have an output that is read.
+    pub keep: usize,
+}
+
+/// Which rows of a batch a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Subset {
+    /// All of them, sequence after sequence.
+    All,
+    /// The last `keep` rows of each sequence, sequence after sequence.
+    Kept,
+}
+
+/// One batch: its tokens and the sequences that they belong to.
+///
+/// The rows of a sequence follow each other, and run `i` is of the i-th
+/// sequence that [`Backend::batch`](crate::Backend::batch) is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    tokens: Vec<u32>,
+    runs: Vec<Run>,
+    /// The position of each row.
+    positions: Vec<usize>,
+    /// The rows that are kept, ascending.
+    kept: Vec<usize>,
+}
+
+/// One sequence's rows within a buffer that holds a [`Subset`] of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The sequence, by its number in the batch.
+    pub sequence: usize,
+    /// The buffer's row at which the sequence begins.
+    pub at: usize,
+    /// The position of that row.
+    pub first: usize,
+    /// Rows of the sequence in the buffer; may be 0.
+    pub rows: usize,
+}
+
+impl Plan {
+    /// A plan of these tokens, a run for each sequence.
+    ///
+    /// # Errors
+    /// Runs that do not have one row a token, that keep more rows than they
+    /// have, or whose positions overflow.
+    pub fn new(tokens: Vec<u32>, runs: Vec<Run>) -> Result<Self, OpError> {
+        let mut positions = Vec::with_capacity(tokens.len());
+        let mut kept = Vec::new();
+        for run in &runs {
+            OpError::check_room("batch", "rows of a sequence", run.keep, run.rows)?;
+            let end = run.first.checked_add(run.rows);
+            let Some(end) = end.filter(|_| run.rows <= tokens.len() - positions.len()) else {
+                let found = positions.len().saturating_add(run.rows);
+                OpError::check("batch", "rows of all sequences", tokens.len(), found)?;
+                return Err(OpError::Position {
+                    position: run.first,
+                    context: usize::MAX,
+                });
+            };
+            let at = positions.len();
+            positions.extend(run.first..end);
+            kept.extend(at + run.rows - run.keep..at + run.rows);
+        }
+        let (rows, found) = (tokens.len(), positions.len());
+        OpError::check("batch", "rows of all sequences", rows, found)?;
+        Ok(Self {
+            tokens,
+            runs,
+            positions,
+            kept,
+        })
+    }
+
+    /// The token of each row.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The sequences' rows.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// The position of each row.
+    pub fn positions(&self) -> &[usize] {
+        &self.positions
+    }
+
+    /// The rows that are kept, ascending.
+    pub fn kept(&self) -> &[usize] {
+        &self.kept
+    }
+
+    /// Rows of a buffer that holds this subset.
+    pub fn count(&self, subset: Subset) -> usize {
+        match subset {
+            Subset::All => self.positions.len(),
+            Subset::Kept => self.kept.len(),
+        }
+    }
+
+    /// The position of a buffer's row.
+    ///
+    /// # Panics
+    /// If the subset has no such row.
+    pub fn position(&self, subset: Subset, row: usize) -> usize {
+        match subset {
+            Subset::All => self.positions[row],
+            Subset::Kept => self.positions[self.kept[row]],
+        }
+    }
+
+    /// Where each sequence's rows are in a buffer that holds this subset.
+    pub fn spans(&self, subset: Subset) -> impl Iterator<Item = Span> {
+        let mut at = 0;
+        self.runs.iter().enumerate().map(move |(sequence, run)| {
+            let rows = match subset {
+                Subset::All => run.rows,
+                Subset::Kept => run.keep,
+            };
+            let span = Span {
+                sequence,
+                at,
+                first: run.first + run.rows - rows,
+                rows,
+            };
+            at += rows;
+            span
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn run(first: usize, rows: usize, keep: usize) -> Run {
+        Run { first, rows, keep }
+    }
+
+    #[test]
+    fn rows_have_positions_and_the_last_of_a_run_are_kept() {
+        let plan = Plan::new(vec![7; 6], vec![run(10, 3, 1), run(0, 2, 0), run(4, 1, 1)]).unwrap();
+        assert_eq!(plan.positions(), [10, 11, 12, 0, 1, 4]);
+        assert_eq!(plan.kept(), [2, 5]);
+        assert_eq!(plan.position(Subset::Kept, 1), 4);
+        let spans = |subset| -> Vec<_> {
+            let of = plan.spans(subset);
+            of.map(|s| (s.sequence, s.at, s.first, s.rows)).collect()
+        };
+        assert_eq!(
+            spans(Subset::All),
+            [(0, 0, 10, 3), (1, 3, 0, 2), (2, 5, 4, 1)]
+        );
+        assert_eq!(
+            spans(Subset::Kept),
+            [(0, 0, 12, 1), (1, 1, 2, 0), (2, 1, 4, 1)]
+        );
+    }
+
+    #[test]
+    fn plans_that_do_not_add_up_are_refused() {
+        let refused = |tokens: usize, runs: &[Run]| {
+            Plan::new(vec![0; tokens], runs.to_vec())
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            refused(2, &[run(0, 3, 0)]),
+            "batch: rows of all sequences: expected 2, found 3"
+        );
+        assert_eq!(
+            refused(3, &[run(0, 2, 0)]),
+            "batch: rows of all sequences: expected 3, found 2"
+        );
+        assert_eq!(
+            refused(2, &[run(0, 2, 3)]),
+            "batch: rows of a sequence: expected 3, found 2"
+        );
+        assert!(refused(2, &[run(usize::MAX, 2, 0)]).contains("outside"));
+    }
+}

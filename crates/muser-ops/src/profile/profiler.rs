@@ -1,0 +1,202 @@
+//! [`Profiler`]: what each operation counts as.
+
+use super::{Counts, Event, Op, Profiled};
+use crate::hook::{Call, Hook, Hooked};
+use crate::{Attention, Backend, OpError, Plan, Stage, Subset};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The record of what a backend did.
+///
+/// The stage is the record's and not a caller's, so one forward pass at a time
+/// makes sense of it.
+pub struct Profiler {
+    origin: Instant,
+    record: Mutex<Record>,
+}
+
+#[derive(Default)]
+struct Record {
+    stage: Option<Stage>,
+    events: Vec<Event>,
+}
+
+impl<B: Backend> Profiled<B> {
+    /// Measures this backend, which others may go on using.
+    pub fn new(inner: Arc<B>) -> Self {
+        let hook = Profiler {
+            origin: Instant::now(),
+            record: Mutex::default(),
+        };
+        Hooked::over(inner, hook)
+    }
+
+    /// Everything since the last call, in order.
+    pub fn take(&self) -> Vec<Event> {
+        // The record keeps its room: pages that are there already, so that the
+        // next pass does not pay for new ones.
+        self.hook().record().events.drain(..).collect()
+    }
+}
+
+impl Profiler {
+    fn record(&self) -> MutexGuard<'_, Record> {
+        // A push that panicked has not pushed: the record stays whole.
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does an operation and records it unless it failed.
+    fn timed<T>(
+        &self,
+        op: Op,
+        counts: Counts,
+        matrices: Vec<Arc<str>>,
+        run: impl FnOnce() -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
+        let start = Instant::now();
+        let done = run()?;
+        let time = start.elapsed();
+        let mut record = self.record();
+        let event = Event {
+            stage: record.stage,
+            op,
+            matrices,
+            start: start.duration_since(self.origin),
+            time,
+            counts,
+        };
+        record.events.push(event);
+        Ok(done)
+    }
+}
+
+impl<B: Backend> Hook<B> for Profiler {
+    fn mark(&self, stage: Stage) {
+        self.record().stage = Some(stage);
+    }
+
+    fn call(&self, backend: &B, mut call: Call<'_, '_, B>) -> Result<(), OpError> {
+        let (op, counts) = (call.op(), counts(backend, &call));
+        let matrices = match &call {
+            Call::Project { set, which, .. } => {
+                let all = backend.matrices(set);
+                all.into_iter()
+                    .skip(which.start)
+                    .take(which.len())
+                    .map(|m| m.name)
+                    .collect()
+            }
+            Call::Embed { table, .. } => vec![backend.table(table).name],
+            _ => Vec::new(),
+        };
+        self.timed(op, counts, matrices, || call.run(backend))
+    }
+
+    fn read<'a>(
+        &self,
+        backend: &B,
+        buffer: &'a B::Buffer,
+        rows: usize,
+    ) -> Result<Cow<'a, [f32]>, OpError> {
+        let counts = Counts {
+            dispatches: 0,
+            ..Counts::values(2 * rows * backend.width(buffer))
+        };
+        let run = || backend.read(buffer, rows);
+        self.timed(Op::Read, counts, Vec::new(), run)
+    }
+}
+
+/// What the operation moves and computes.
+fn counts<B: Backend>(b: &B, call: &Call<'_, '_, B>) -> Counts {
+    let plan = |batch| b.plan(batch);
+    match *call {
+        Call::Write { values, .. } => Counts {
+            dispatches: 0,
+            ..Counts::values(2 * values.len())
+        },
+        Call::CopyRows { rows, src, .. } => Counts::values(2 * rows * b.width(src)),
+        Call::Gather { batch, src, .. } => {
+            Counts::values(2 * plan(batch).count(Subset::Kept) * b.width(src))
+        }
+        Call::Embed { batch, table, .. } => {
+            let (rows, table) = (plan(batch).tokens().len(), b.table(table));
+            Counts {
+                weight_bytes: rows as u64 * (table.bytes / table.rows as u64),
+                ..Counts::values(rows * table.cols)
+            }
+        }
+        Call::Project {
+            rows,
+            set,
+            ref which,
+            ..
+        } => {
+            let all = b.matrices(set);
+            let set = all.get(which.clone()).unwrap_or_default();
+            let outputs: usize = set.iter().map(|w| w.rows).sum();
+            let inputs = set.first().map_or(0, |w| w.cols);
+            let weights: u64 = set.iter().map(|w| w.rows as u64 * w.cols as u64).sum();
+            Counts {
+                sets: 1,
+                dispatches: set.len() as u64,
+                weight_bytes: set.iter().map(|w| w.bytes).sum(),
+                flops: 2 * rows as u64 * weights,
+                ..Counts::values(rows * (inputs + outputs))
+            }
+        }
+        Call::RmsNorm {
+            rows, x, weight, ..
+        } => {
+            let len = weight.map_or(0, |w| b.vector_len(w));
+            Counts::values(2 * rows * b.width(x)).with_vector(len)
+        }
+        Call::HeadNorm {
+            rows,
+            ref x,
+            weight,
+            ..
+        } => Counts::values(2 * rows * b.width(x)).with_vector(b.vector_len(weight)),
+        Call::AddRmsNorm {
+            rows, y, weight, ..
+        } => Counts::values(3 * rows * b.width(y)).with_vector(b.vector_len(weight)),
+        Call::Add { rows, y, .. } => Counts::values(3 * rows * b.width(y)),
+        Call::Rope {
+            batch,
+            subset,
+            ref x,
+            ..
+        } => Counts::values(2 * plan(batch).count(subset) * b.width(x)),
+        Call::Attention {
+            ref batch,
+            desc,
+            subset,
+            ..
+        } => attention(b.plan(batch), desc, subset),
+        Call::SigmoidGate { rows, gate: y, .. } | Call::SiluProduct { rows, up: y, .. } => {
+            Counts::values(3 * rows * b.width(y))
+        }
+        Call::SoftCap { rows, ref x, .. } => Counts::values(2 * rows * b.width(x)),
+    }
+}
+
+/// Stores all rows and reads what the subset of them sees.
+fn attention(plan: &Plan, desc: &Attention, subset: Subset) -> Counts {
+    let (q, kv) = (desc.heads * desc.head_dim, desc.kv_heads * desc.head_dim);
+    let position_bytes = (2 * kv * size_of::<u16>()) as u64;
+    let (mut pairs, mut read) = (0u64, 0u64);
+    for span in plan.spans(subset).filter(|span| span.rows > 0) {
+        let end = span.first + span.rows;
+        let seen = |p: usize| (p + 1 - desc.first_visible(p)) as u64;
+        pairs += (span.first..end).map(seen).sum::<u64>();
+        read += (end - desc.first_visible(span.first)) as u64;
+    }
+    let (stored, attended) = (plan.count(Subset::All), plan.count(subset));
+    Counts {
+        kv_written: stored as u64 * position_bytes,
+        kv_read: read * position_bytes,
+        flops: 4 * pairs * q as u64,
+        ..Counts::values(2 * (stored * kv + attended * q))
+    }
+}

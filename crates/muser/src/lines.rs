@@ -1,0 +1,105 @@
+//! The lines of a conversation: typed in an editor with history, or as a file or
+//! a pipe has them.
+
+use crate::input;
+use anyhow::Context as _;
+use rustyline::DefaultEditor;
+use rustyline::config::Config;
+use rustyline::error::ReadlineError;
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
+use std::path::Path;
+
+/// Bytes of a line that nobody typed.
+const MOST_LINE: u64 = 16 << 20;
+
+/// What a line is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// Its text, without its end.
+    Text(String),
+    /// Bytes that are no UTF-8.
+    NotText,
+    /// Ctrl-C was pressed instead.
+    Interrupted,
+    /// There are no more.
+    End,
+}
+
+/// Where lines come from.
+pub(crate) enum Lines {
+    /// A terminal.
+    Typed(Box<DefaultEditor>),
+    /// Something that is none; whether nothing was read of it.
+    Piped(bool),
+}
+
+impl Lines {
+    /// Standard input's; those that are typed go on with the history of a file.
+    pub(crate) fn open(history: Option<&Path>) -> anyhow::Result<Self> {
+        if !io::stdin().is_terminal() {
+            return Ok(Self::Piped(true));
+        }
+        let config = Config::builder()
+            .auto_add_history(true)
+            .max_history_size(1000)?
+            .build();
+        let mut editor = DefaultEditor::with_config(config).context("the line editor")?;
+        if let Some(path) = history {
+            // None yet, most likely.
+            let _ = editor.load_history(path);
+        }
+        Ok(Self::Typed(Box::new(editor)))
+    }
+
+    /// Keeps the history of what was typed.
+    pub(crate) fn save(&mut self, path: &Path) -> anyhow::Result<()> {
+        let Self::Typed(editor) = self else {
+            return Ok(());
+        };
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        Ok(editor.save_history(path)?)
+    }
+
+    /// The next line, which a terminal is asked for with `prompt`.
+    ///
+    /// # Errors
+    /// What cannot be read; a line that is too long, as that of a device that
+    /// never ends one.
+    pub(crate) fn next(&mut self, prompt: &str) -> anyhow::Result<Line> {
+        let editor = match self {
+            Self::Typed(editor) => editor,
+            Self::Piped(first) => return piped(std::mem::take(first)),
+        };
+        match editor.readline(prompt) {
+            Ok(line) => Ok(Line::Text(line)),
+            Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(ReadlineError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
+                Ok(Line::NotText)
+            }
+            Err(e) => Err(e).context("the line editor"),
+        }
+    }
+}
+
+fn piped(first: bool) -> anyhow::Result<Line> {
+    let mut bytes = Vec::new();
+    let mut bounded = io::stdin().lock().take(MOST_LINE + 1);
+    let read = bounded.read_until(b'\n', &mut bytes);
+    read.context("standard input cannot be read")?;
+    if bytes.len() as u64 > MOST_LINE {
+        anyhow::bail!("standard input: expected lines of at most {MOST_LINE} bytes, found more");
+    }
+    if bytes.is_empty() {
+        return Ok(Line::End);
+    }
+    Ok(match String::from_utf8(bytes) {
+        Ok(line) => {
+            let line = line.strip_suffix('\n').unwrap_or(&line);
+            Line::Text(input::line(line, first).to_owned())
+        }
+        Err(_) => Line::NotText,
+    })
+}
