@@ -31,6 +31,7 @@ macro_rules! formats {
         $then! {
             // variant  module  type  name  ggml_type  file_type
             Groups {
+                Q4_0 q4_0 BlockQ4_0 "Q4_0" 2 2;
                 Q8_0 q8_0 BlockQ8_0 "Q8_0" 8 7;
             }
             Superblocks {

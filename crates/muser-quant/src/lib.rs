@@ -22,6 +22,7 @@ pub mod f16;
 pub mod f32;
 mod formats;
 mod packed_scales;
+pub mod q4_0;
 pub mod q4_k;
 pub mod q5_k;
 pub mod q6_k;
