@@ -1,10 +1,12 @@
-//! KV store and attention: chunk edges, windows, rings that wrap, rewinding,
-//! long contexts, and the same positions cut into many different batches.
+//! Cases of KV store and attention: chunk edges, windows, rings that wrap,
+//! rewinding, long contexts, and the same positions split into many different
+//! batches.
 //!
-//! The expected rows come from the oracle run over *one* cut of the positions;
-//! the subject runs over every cut. So a case also says that the cut changes
-//! nothing, and the oracle's own run of the suite says so of the oracle. In a
-//! lane where the width matters the oracle runs over every cut as well.
+//! The oracle computes the expected rows with *one* split of the positions into
+//! batches; the subject runs every split. A case therefore also shows that the
+//! split changes no bit; the suite on the oracle itself shows it of the oracle.
+//! In a lane where the width of a batch matters, the oracle runs every split as
+//! well.
 
 use super::compare::Seen;
 use super::fill;
@@ -14,7 +16,7 @@ use muser_ops::oracle::Oracle;
 use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
 use std::ops::Range;
 
-/// Heads, their geometry and the cache.
+/// The geometry of heads and cache.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     heads: usize,
@@ -64,8 +66,8 @@ impl Shape {
     }
 }
 
-/// A batch: rows `data` of the inputs stored at the positions `at ..`, of whose
-/// last `keep` rows attention is computed; 0 only stores.
+/// A batch: stores the rows `data` of the inputs at the positions from `at` on,
+/// then computes attention of the last `keep` rows; with 0, stores only.
 #[derive(Clone, Debug)]
 struct Step {
     at: usize,
@@ -74,13 +76,13 @@ struct Step {
 }
 
 impl Step {
-    /// The rows of the inputs of which attention is computed.
+    /// Returns the rows of the inputs of which attention is computed.
     fn kept(&self) -> Range<usize> {
         self.data.end - self.keep.min(self.data.len())..self.data.end
     }
 }
 
-/// The inputs: row i of each is token i of the run.
+/// The inputs of a run: row i of each belongs to token i.
 struct Data {
     shape: Shape,
     scale: f32,
@@ -90,7 +92,7 @@ struct Data {
 }
 
 impl Data {
-    /// Values as a model has them.
+    /// Fills the inputs with normally distributed values.
     fn plain(rng: &mut Rng, shape: Shape, tokens: usize) -> Self {
         Self {
             shape,
@@ -112,12 +114,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The rows of the inputs that each output of the run belongs to.
+    /// Iterates over the outputs of the run: for each, the rows of the inputs
+    /// that it belongs to.
     fn outputs(&self) -> impl Iterator<Item = Range<usize>> {
         self.steps.iter().map(Step::kept).filter(|r| !r.is_empty())
     }
 
-    /// Whether the cache may be asked for what the steps ask of it.
+    /// Returns whether the contract of the cache allows the steps.
     fn is_allowed(&self) -> bool {
         let layout = self.data.shape.layout();
         let mut end = 0;
@@ -125,8 +128,8 @@ impl Run<'_> {
             let stored = s.at + s.data.len();
             let fits = stored <= layout.context && s.data.len() <= layout.max_batch;
             let held = s.at <= end && layout.holds(s.at, end.max(stored));
-            // After a cut, a later position is no longer part of the run, but
-            // the ring has given its chunk away.
+            // After a rewind, later positions are no longer part of the run,
+            // but the ring has reused the chunks of earlier ones for them.
             end = end.max(stored);
             fits && (held || s.keep == 0)
         })
@@ -181,7 +184,7 @@ impl Case for Run<'_> {
     }
 }
 
-/// Runs every cut; the oracle runs the first.
+/// Runs every split on the subject, and the first one on the oracle.
 fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) {
     let width = data.shape.q_width();
     let mut expected = vec![f32::NAN; data.q.len()];
@@ -200,7 +203,7 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
         }
         if i == 0 {
             let Ok(seen) = run.run(&Oracle) else {
-                // Reported as the oracle's refusal.
+                // The oracle refuses the case: reported as such.
                 return suite.case(&run);
             };
             let outs = seen.iter().filter(|s| s.written > 0);
@@ -216,8 +219,9 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
     }
 }
 
-/// The rows `data` at the positions of the same numbers, in batches of these
-/// sizes, the last one repeated, of which the last `keep` rows are attended.
+/// Splits the rows `data`, at the positions of the same numbers, into batches
+/// of these sizes; the last size repeats. Attention is computed of the last
+/// `keep` rows of each batch.
 fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut at = data.start;
@@ -231,17 +235,18 @@ fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     steps
 }
 
-/// Batches of `store` positions that nothing reads, before these steps.
+/// Puts batches of `store` positions, without attention, before these steps.
 fn after(prefix: usize, store: usize, mut steps: Vec<Step>) -> Vec<Step> {
     let mut all = cut(0..prefix, &[store], 0);
     all.append(&mut steps);
     all
 }
 
-/// One batch of whatever there is, or all rows of a batch.
+/// A size larger than any run: everything in one batch, or all rows of a batch.
 const ALL: usize = 1 << 20;
 
-/// Everything visible: head geometries, chunk edges, a long context.
+/// Runs the cases without a window: head geometries, chunk edges, a long
+/// context.
 pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     let geometries = [
         (4, 1, 64),
@@ -260,7 +265,7 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     for (heads, kv_heads, head_dim) in geometries {
         let shape = Shape::new(heads, kv_heads, head_dim);
         let data = Data::plain(&mut suite.rng, shape, 69);
-        // The first chunk's beginning and its end.
+        // Batches at the beginning and at the end of the first chunk.
         let cuts = [&[ALL][..], &[1], &[2, 3, 1]].map(|sizes| {
             let mut steps = cut(0..5, sizes, ALL);
             steps.extend(cut(5..60, &[ALL], 0));
@@ -278,7 +283,8 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
         after(690, 33, cut(690..700, &[3, 7], 2)),
     ];
     check(suite, &data, &cuts);
-    // Few rows of few heads over a long context, which a backend may cut.
+    // Few rows of few heads over a long context, which a backend may split
+    // between threads.
     let long = |kv_heads| Shape::new(5 * kv_heads, kv_heads, 64);
     for shape in [long(1), long(2), long(1).window(600, 70)] {
         let data = Data::plain(&mut suite.rng, shape, 700);
@@ -293,8 +299,8 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// One batch, single positions, and batches that end beside, at and across
-/// the chunk edges 64 and 128.
+/// Splits `n` positions into one batch, into single positions, and into batches
+/// that end before, at and after the chunk edges 64 and 128.
 fn edge_cuts(n: usize) -> Vec<Vec<Step>> {
     vec![
         cut(0..n, &[ALL], ALL),
@@ -307,7 +313,7 @@ fn edge_cuts(n: usize) -> Vec<Vec<Step>> {
     ]
 }
 
-/// Windows and rings.
+/// Runs the cases with a window: rings that fill, wrap and are rewound.
 pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [1, 2, 63, 64, 65, 100, 128] {
         let shape = Shape::new(4, 1, 64).window(window, 132);
@@ -330,7 +336,8 @@ pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
             after(655, 5, cut(tail, &[5, 3, 4, 5, 2], 3)),
         ];
         check(suite, &data, &cuts);
-        // From an empty ring through its first turns, read on the way.
+        // From an empty ring through its first turns, with attention on the
+        // way.
         let cuts = [
             cut(0..200, &[max_batch], ALL),
             cut(0..200, &[1, 4, 5, 2, 5], ALL),
@@ -340,8 +347,8 @@ pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     rewind(suite);
 }
 
-/// A run cut back and continued with other tokens: what stood there before
-/// must not be seen.
+/// Rewinds a run and continues it with other tokens: attention must not see the
+/// earlier ones.
 fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [None, Some(64), Some(100)] {
         let shape = Shape {
@@ -354,7 +361,7 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
             let cuts = [&[16][..], &[1], &[3, 5, 16]].map(|sizes| {
                 let mut steps = after(stored - 10, 16, cut(stored - 10..stored, sizes, ALL));
                 let shift = stored - back_to;
-                // Rows of the inputs that were not stored yet.
+                // Continues with rows of the inputs that have not been stored.
                 steps.extend(
                     cut(stored..stored + 30, sizes, ALL)
                         .into_iter()
@@ -370,28 +377,28 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// What a case of [`values`] changes in plain inputs.
+/// A change that a case of [`values`] makes to normally distributed inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// K beyond f16: some scores are infinite, of either sign.
+    /// K beyond the range of f16: some scores are infinite, with either sign.
     KeyOverflow,
-    /// V beyond f16.
+    /// V beyond the range of f16.
     ValueOverflow,
-    /// The ends and ties of f16 in K and V.
+    /// K and V at the ends of the range of f16, and halfway between two f16.
     HalfRange,
-    /// Scores thousands apart: exponentials that vanish, and subnormal ones.
+    /// Scores thousands apart: exponentials that are zero or subnormal.
     FarScores,
-    /// All scores equal, of either zero.
+    /// A query of zeros with both signs: all scores are equal.
     ZeroQuery,
-    /// A query that is NaN, and a key.
+    /// A NaN in a query and in a key.
     Nan,
-    /// All kinds of activations, as rows.
+    /// Rows of every kind of activations.
     Any,
-    /// A scale that makes subnormal scores.
+    /// A scale so small that scores are subnormal.
     TinyScale,
 }
 
-/// Values at the ends of f16 and f32.
+/// Runs the cases with values at the ends of the ranges of f16 and f32.
 pub(super) fn values<B: Backend>(suite: &mut Suite<'_, B>) {
     use Change::*;
     let changes = [
@@ -430,7 +437,7 @@ fn apply(rng: &mut Rng, change: Change, data: &mut Data) {
         }
     };
     match change {
-        // Late rows only, so that early queries see finite keys.
+        // In late rows only, so that early queries see finite keys.
         Change::KeyOverflow => some(rng, &mut data.k[tokens / 3 * kw..], 6, &[1e6, 65520.0]),
         Change::ValueOverflow => some(rng, &mut data.v[tokens / 3 * kw..], 9, &[1e6, 7e4]),
         Change::HalfRange => {
@@ -457,8 +464,8 @@ fn apply(rng: &mut Rng, change: Change, data: &mut Data) {
         Change::Any => {
             let row = |rng: &mut Rng, t, n| fill::activations(rng, t, n);
             data.q = (0..tokens).flat_map(|t| row(rng, t, qw)).collect();
-            // A key beyond f16 would hide all that follow: huge rows come last,
-            // the kinds before them are those that stay inside.
+            // A key beyond f16 would make every later score infinite: the one
+            // kind with such values comes last.
             let kind = |t| if t + 1 == tokens { 8 } else { t % 8 };
             data.k = (0..tokens).flat_map(|t| row(rng, kind(t), kw)).collect();
             data.v = (0..tokens).flat_map(|t| row(rng, t / 5, kw)).collect();

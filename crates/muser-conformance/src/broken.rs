@@ -1,4 +1,4 @@
-//! The oracle with one fault: what the suite must catch.
+//! The oracle with one defect, which the suite must find.
 
 use muser_ops::hook::{Call, Hook, Hooked};
 use muser_ops::oracle::{Oracle, Rows};
@@ -14,42 +14,45 @@ use muser_quant::{Arithmetic, DType, Sums, Superblock as _};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The one thing that is wrong.
+/// The defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum Defect {
     LastRowUnwritten,
-    /// In the last finite value of the last row.
+    /// One ulp in the last finite value of the last row.
     OneUlp,
     GuardRow,
-    /// 64 values past the end: a store as wide as two tiles.
+    /// A write 64 values past the end, as of a store that is two tiles wide.
     LastGuard,
-    /// One ulp, in batches of nine only.
+    /// One ulp, in batches of nine rows only.
     NineRows,
     InputChanged,
     NanForNumber,
     Refuses,
-    /// Multiply, round, add in the chains over superblocks.
+    /// The products in the chains over superblocks are rounded before they are
+    /// added.
     Unfused,
-    /// Activation scales that are subnormal become zero.
+    /// Subnormal activation scales become zero.
     FlushedScale,
-    /// A block that is not finite counts as zeros.
+    /// A block that is not finite is treated as zeros.
     NonFiniteIsZero,
     /// Products of groups added in order, and not by halves.
     FoldedInOrder,
-    /// 128 lanes in the float reduction.
+    /// Float sums are taken in 128 parts instead of 256.
     OtherLanes,
     SwappedOutputs,
     LastOfSetUnwritten,
     IgnoresWindow,
     ShiftedWindow,
-    /// Chunks begin at the first visible position, not at multiples of 64.
+    /// Chunks begin at the first visible position instead of at multiples of
+    /// 64.
     ChunksFromFirst,
-    /// Beyond f16 is its largest value, not infinity.
+    /// Values beyond the range of f16 become its largest value instead of
+    /// infinity.
     SaturatedHalf,
     OneHeadGroup,
-    /// A ring of one chunk less.
+    /// The ring is one chunk too short.
     ShortRing,
-    /// A position stored a second time keeps its first values.
+    /// A position that is stored again keeps its first values.
     StaleAfterRewind,
     FlushToZero,
     LostNegativeZero,
@@ -63,21 +66,21 @@ pub(super) enum Fault {
     OtherSequence,
 }
 
-/// The oracle behind this fault.
-pub(super) type Broken = Hooked<Oracle, Faulty>;
+/// The oracle with one defect.
+pub(super) type Broken = Hooked<Oracle, Defective>;
 
-pub(super) fn broken(fault: Fault) -> Broken {
-    let hook = Faulty {
-        fault,
+pub(super) fn broken(defect: Defect) -> Broken {
+    let hook = Defective {
+        defect,
         changed: Mutex::default(),
         past: Mutex::default(),
     };
     Hooked::over(Arc::new(Oracle), hook)
 }
 
-/// A fault, and what it needs to know.
-pub(super) struct Faulty {
-    fault: Fault,
+/// The hook that puts a defect into operations.
+pub(super) struct Defective {
+    defect: Defect,
     /// Inputs that an operation has changed, as they were before: what is read
     /// of such a buffer is what it would hold.
     changed: Mutex<Vec<Vec<f32>>>,
@@ -120,13 +123,13 @@ fn set(x: &mut Rows, values: &[f32]) {
     Oracle.write(x, values).unwrap();
 }
 
-/// This value with its last bit flipped.
+/// Flips the last bit of a value.
 fn ulp(x: f32) -> f32 {
     f32::from_bits(x.to_bits() ^ 1)
 }
 
-impl Faulty {
-    /// Puts the fault into the first `n` values, or behind them.
+impl Defective {
+    /// Puts the defect into the first `n` values, or behind them.
     fn spoil(&self, n: usize, width: usize, before: &[f32], x: &mut [f32]) {
         let last_finite = x[..n].iter().rposition(|v| v.is_finite());
         let replace = |x: &mut [f32], with: fn(f32) -> f32| {
@@ -134,28 +137,29 @@ impl Faulty {
                 *v = with(*v);
             }
         };
-        match self.fault {
-            Fault::LastRowUnwritten => x[n - width..n].copy_from_slice(&before[n - width..n]),
-            Fault::GuardRow => x[n] = 0.0,
-            Fault::LastGuard => x[n + 63] = 0.0,
-            Fault::NineRows if n == 9 * width => replace(&mut x[..n], ulp),
-            Fault::NanForNumber => x[0] = f32::NAN,
-            Fault::OneUlp => {
+        match self.defect {
+            Defect::LastRowUnwritten => x[n - width..n].copy_from_slice(&before[n - width..n]),
+            Defect::GuardRow => x[n] = 0.0,
+            Defect::LastGuard => x[n + 63] = 0.0,
+            Defect::NineRows if n == 9 * width => replace(&mut x[..n], ulp),
+            Defect::NanForNumber => x[0] = f32::NAN,
+            Defect::OneUlp => {
                 if let Some(i) = last_finite {
                     x[i] = ulp(x[i]);
                 }
             }
-            Fault::FlushToZero => {
+            Defect::FlushToZero => {
                 replace(&mut x[..n], |v| if v.is_subnormal() { 0.0 } else { v });
             }
-            Fault::LostNegativeZero => {
+            Defect::LostNegativeZero => {
                 replace(&mut x[..n], |v| if v == 0.0 { 0.0 } else { v });
             }
             _ => {}
         }
     }
 
-    /// The dot product with this fault, if it is one of a dot product.
+    /// Computes a dot product with the defect; `None` if the defect is not one
+    /// of dot products.
     fn dot(&self, w: &Weight, row: &[u8], x: &[f32]) -> Option<f32> {
         let dtype = w.dtype();
         let mut y = Operand::new(dtype.arithmetic(), x);
@@ -163,15 +167,15 @@ impl Faulty {
             Operand::Superblocks(y) => Some(unfused(dtype, row, y, dot)),
             Operand::Groups(_) | Operand::Floats(_) => None,
         };
-        match (self.fault, dtype.arithmetic()) {
-            (Fault::Unfused, Arithmetic::Superblocks) if dtype == DType::Q4K => {
+        match (self.defect, dtype.arithmetic()) {
+            (Defect::Unfused, Arithmetic::Superblocks) if dtype == DType::Q4K => {
                 unfused_with(&y, BlockQ4K::sums)
             }
-            (Fault::Unfused, Arithmetic::Superblocks) if dtype == DType::Q5K => {
+            (Defect::Unfused, Arithmetic::Superblocks) if dtype == DType::Q5K => {
                 unfused_with(&y, BlockQ5K::sums)
             }
             (
-                Fault::FlushedScale | Fault::NonFiniteIsZero,
+                Defect::FlushedScale | Defect::NonFiniteIsZero,
                 Arithmetic::Superblocks | Arithmetic::Groups,
             ) => {
                 let scales: Vec<&mut f32> = match &mut y {
@@ -180,8 +184,8 @@ impl Faulty {
                     Operand::Floats(_) => Vec::new(),
                 };
                 for d in scales {
-                    let bad = match self.fault {
-                        Fault::FlushedScale => d.is_subnormal(),
+                    let bad = match self.defect {
+                        Defect::FlushedScale => d.is_subnormal(),
                         _ => d.is_nan(),
                     };
                     if bad {
@@ -190,8 +194,8 @@ impl Faulty {
                 }
                 Some(project::dot(dtype, row, &y))
             }
-            (Fault::FoldedInOrder, Arithmetic::Groups) => Some(folded_in_order(dtype, row, &y)),
-            (Fault::OtherLanes, Arithmetic::Floats) => {
+            (Defect::FoldedInOrder, Arithmetic::Groups) => Some(folded_in_order(dtype, row, &y)),
+            (Defect::OtherLanes, Arithmetic::Floats) => {
                 let mut w = vec![0.0; x.len()];
                 dtype.decode_row(row, &mut w).expect("whole rows");
                 Some(lanes_128(&w, x))
@@ -234,7 +238,7 @@ fn lanes_128(x: &[f32], y: &[f32]) -> f32 {
 /// One hooked operation on the oracle.
 type OracleCall<'a, 'kv> = Call<'a, 'kv, Oracle>;
 
-impl Hook<Oracle> for Faulty {
+impl Hook<Oracle> for Defective {
     fn info(&self, inner: BackendInfo) -> BackendInfo {
         BackendInfo {
             name: "broken",
@@ -254,7 +258,7 @@ impl Hook<Oracle> for Faulty {
             return call.run(b);
         }
         let rows = call.rows(b);
-        if self.fault == Fault::Refuses && rows == 1 {
+        if self.defect == Defect::Refuses && rows == 1 {
             return Err(OpError::Unsupported {
                 op: "any",
                 what: "row count",
@@ -271,14 +275,14 @@ impl Hook<Oracle> for Faulty {
             }
             set(out, &x);
         }
-        match (self.fault, &mut call.outputs()[..], &before[..]) {
-            (Fault::LastOfSetUnwritten, [.., out], [.., before]) => set(out, before),
-            (Fault::SwappedOutputs, [.., x, y], _) if b.width(x) == b.width(y) => {
+        match (self.defect, &mut call.outputs()[..], &before[..]) {
+            (Defect::LastOfSetUnwritten, [.., out], [.., before]) => set(out, before),
+            (Defect::SwappedOutputs, [.., x, y], _) if b.width(x) == b.width(y) => {
                 std::mem::swap::<Rows>(x, y);
             }
             _ => {}
         }
-        if let (Fault::InputChanged, Some(input)) = (self.fault, call.inputs().first()) {
+        if let (Defect::InputChanged, Some(input)) = (self.defect, call.inputs().first()) {
             lock(&self.changed).push(all(input));
         }
         Ok(())
@@ -304,14 +308,14 @@ impl Hook<Oracle> for Faulty {
     }
 }
 
-impl Faulty {
-    /// The operation, with a fault of its own arithmetic if this is one.
+impl Defective {
+    /// Runs the operation, with the defect if it is one of its arithmetic.
     fn run(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         match call {
-            Call::CopyRows { from, .. } if self.fault == Fault::CopiesFromZero => *from = 0,
-            Call::CopyRows { to, .. } if self.fault == Fault::CopiesToZero => *to = 0,
-            Call::SoftCap { scale, .. } if self.fault == Fault::CapWithoutScale => *scale = 1.0,
-            Call::Gather { batch, src, dst } if self.fault == Fault::GathersTheFirst => {
+            Call::CopyRows { from, .. } if self.defect == Defect::CopiesFromZero => *from = 0,
+            Call::CopyRows { to, .. } if self.defect == Defect::CopiesToZero => *to = 0,
+            Call::SoftCap { scale, .. } if self.defect == Defect::CapWithoutScale => *scale = 1.0,
+            Call::Gather { batch, src, dst } if self.defect == Defect::GathersTheFirst => {
                 let rows = b.plan(batch).count(Subset::Kept);
                 return b.copy_rows(rows, src, 0, dst, 0);
             }
@@ -320,7 +324,7 @@ impl Faulty {
                 subset,
                 rope,
                 x,
-            } if self.fault == Fault::TableRowZero => {
+            } if self.defect == Defect::TableRowZero => {
                 let plan = b.plan(batch);
                 let table = rope.table(plan.position(*subset, 0), 1);
                 let (n, width) = (plan.count(*subset) * b.width(x), b.width(x));
@@ -361,7 +365,7 @@ impl Faulty {
                 weight,
                 eps,
                 out,
-            } if self.fault == Fault::OtherLanes => {
+            } if self.defect == Defect::OtherLanes => {
                 let (width, x, mut y) = (b.width(x), all(x), all(out));
                 for i in 0..*rows * width {
                     let row = &x[i / width * width..][..width];
@@ -376,7 +380,7 @@ impl Faulty {
                 y,
                 weight,
                 eps,
-            } if self.fault == Fault::OtherLanes => {
+            } if self.defect == Defect::OtherLanes => {
                 // Beside the right sum: what differs is a norm more or less.
                 let (width, mut to, y) = (b.width(x), all(x), all(y));
                 for i in 0..*rows * width {
@@ -422,17 +426,17 @@ impl Faulty {
             stored.resize(old.max(end * width), 0.0);
             for (i, &x) in from[..run.rows * width].iter().enumerate() {
                 let at = run.first * width + i;
-                if self.fault == Fault::StaleAfterRewind && at < old {
+                if self.defect == Defect::StaleAfterRewind && at < old {
                     continue;
                 }
-                stored[at] = match self.fault {
-                    Fault::SaturatedHalf => x.clamp(-65504.0, 65504.0),
-                    Fault::OneHeadGroup => from[i / width * width + i % layout.head_dim],
+                stored[at] = match self.defect {
+                    Defect::SaturatedHalf => x.clamp(-65504.0, 65504.0),
+                    Defect::OneHeadGroup => from[i / width * width + i % layout.head_dim],
                     _ => x,
                 };
             }
         }
-        if self.fault == Fault::ShortRing && layout.window.is_some() {
+        if self.defect == Defect::ShortRing && layout.window.is_some() {
             let newest = (past.k.len() / width).div_ceil(64) - 1;
             let forgotten = (newest + 2).saturating_sub(layout.chunks()) * 64 * width;
             let forgotten = forgotten.min(past.k.len());
@@ -440,9 +444,9 @@ impl Faulty {
             past.v[..forgotten].fill(0.0);
         }
         let mut desc = **desc;
-        match (self.fault, desc.window) {
-            (Fault::IgnoresWindow, _) => desc.window = None,
-            (Fault::ShiftedWindow, Some(w)) => desc.window = Some(w + 1),
+        match (self.defect, desc.window) {
+            (Defect::IgnoresWindow, _) => desc.window = None,
+            (Defect::ShiftedWindow, Some(w)) => desc.window = Some(w + 1),
             _ => {}
         }
         // The oracle's own batch stores as well: its caches know their end.
@@ -452,8 +456,8 @@ impl Faulty {
         for r in 0..plan.count(*subset) {
             let p = plan.position(*subset, r);
             // Chunks that begin at the first visible position, or at 0.
-            let (from, desc) = match (self.fault, desc.window) {
-                (Fault::ChunksFromFirst, Some(_)) => {
+            let (from, desc) = match (self.defect, desc.window) {
+                (Defect::ChunksFromFirst, Some(_)) => {
                     let window = None;
                     (desc.first_visible(p), Attention { window, ..desc })
                 }
@@ -468,7 +472,7 @@ impl Faulty {
         Ok(())
     }
 
-    /// The faults of several sequences together.
+    /// Runs attention with the defects of batches of several sequences.
     fn among_others(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         let Call::Attention {
             batch, subset, out, ..
@@ -478,7 +482,7 @@ impl Faulty {
         };
         let spans: Vec<_> = b.plan(batch).spans(*subset).collect();
         let read: Vec<_> = spans.iter().filter(|s| s.rows > 0).collect();
-        if let (Fault::OtherSequence, [first, .., last]) = (self.fault, &read[..]) {
+        if let (Defect::OtherSequence, [first, .., last]) = (self.defect, &read[..]) {
             let (width, mut x) = (b.width(out), all(out));
             let row = x[first.at * width..][..width].to_vec();
             x[last.at * width..][..width].copy_from_slice(&row);

@@ -32,7 +32,7 @@ pub struct Seen {
 
 /// What is wrong with one value, or one operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum Mismatch {
     /// A result with other bits than expected.
     Value {
         /// The bits of the oracle's result.
@@ -71,45 +71,45 @@ pub struct Failure {
     /// The value's index in the operand, guard rows included.
     pub index: usize,
     /// What is wrong with it.
-    pub fault: Fault,
+    pub mismatch: Mismatch,
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}[{}]: ", self.case, self.operand, self.index)?;
         let shown = |bits: u32| format!("{bits:#010x} ({:e})", f32::from_bits(bits));
-        match &self.fault {
-            Fault::Value { expected, found } => {
+        match &self.mismatch {
+            Mismatch::Value { expected, found } => {
                 write!(f, "expected {}, found {}", shown(*expected), shown(*found))
             }
-            Fault::Unwritten => write!(f, "not written"),
-            Fault::Overwritten { expected, found } => write!(
+            Mismatch::Unwritten => write!(f, "not written"),
+            Mismatch::Overwritten { expected, found } => write!(
                 f,
                 "not the operation's to write: was {}, is {}",
                 shown(*expected),
                 shown(*found)
             ),
-            Fault::Length { expected, found } => {
+            Mismatch::Length { expected, found } => {
                 write!(f, "expected {expected} values, found {found}")
             }
-            Fault::Refused(why) => write!(f, "refused: {why}"),
+            Mismatch::Refused(why) => write!(f, "refused: {why}"),
         }
     }
 }
 
-/// Finds every fault of a buffer: compares its first values with `expected` and
-/// the rest with what they were before. Yields each fault with its index.
+/// Finds every mismatch of a buffer: compares its first values with `expected` and
+/// the rest with what they were before. Yields each mismatch with its index.
 pub fn compare<'a>(
     seen: &'a Seen,
     expected: &'a [f32],
-) -> Box<dyn Iterator<Item = (usize, Fault)> + 'a> {
+) -> Box<dyn Iterator<Item = (usize, Mismatch)> + 'a> {
     let lengths = [
         (expected.len(), seen.written),
         (seen.before.len(), seen.after.len()),
     ];
     for (expected, found) in lengths {
         if expected != found {
-            return Box::new(std::iter::once((0, Fault::Length { expected, found })));
+            return Box::new(std::iter::once((0, Mismatch::Length { expected, found })));
         }
     }
     Box::new(
@@ -117,28 +117,28 @@ pub fn compare<'a>(
             .iter()
             .enumerate()
             .filter_map(move |(i, &found)| {
-                let fault = match expected.get(i) {
+                let mismatch = match expected.get(i) {
                     Some(&e) => result(e, found),
                     None => untouched(seen.before[i], found),
                 };
-                fault.map(|fault| (i, fault))
+                mismatch.map(|mismatch| (i, mismatch))
             }),
     )
 }
 
-fn result(expected: f32, found: f32) -> Option<Fault> {
+fn result(expected: f32, found: f32) -> Option<Mismatch> {
     if found.to_bits() == POISON.to_bits() {
-        return Some(Fault::Unwritten);
+        return Some(Mismatch::Unwritten);
     }
-    (!same(expected, found)).then(|| Fault::Value {
+    (!same(expected, found)).then(|| Mismatch::Value {
         expected: expected.to_bits(),
         found: found.to_bits(),
     })
 }
 
 /// Compares a value that must not be written: even a NaN must keep its bits.
-fn untouched(before: f32, after: f32) -> Option<Fault> {
-    (before.to_bits() != after.to_bits()).then(|| Fault::Overwritten {
+fn untouched(before: f32, after: f32) -> Option<Mismatch> {
+    (before.to_bits() != after.to_bits()).then(|| Mismatch::Overwritten {
         expected: before.to_bits(),
         found: after.to_bits(),
     })
@@ -150,7 +150,7 @@ mod tests {
 
     /// Compares an output of two values and one guard value, of which the first
     /// result is given.
-    fn judge(expected: f32, found: f32) -> Vec<(usize, Fault)> {
+    fn judge(expected: f32, found: f32) -> Vec<(usize, Mismatch)> {
         let seen = Seen {
             label: "out",
             before: vec![POISON, POISON, GUARD],
@@ -160,9 +160,9 @@ mod tests {
         compare(&seen, &[1.0, expected]).collect()
     }
 
-    fn wrong(expected: f32, found: f32) -> Vec<(usize, Fault)> {
+    fn wrong(expected: f32, found: f32) -> Vec<(usize, Mismatch)> {
         let (expected, found) = (expected.to_bits(), found.to_bits());
-        vec![(1, Fault::Value { expected, found })]
+        vec![(1, Mismatch::Value { expected, found })]
     }
 
     #[test]
@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn poison_is_never_a_result_even_of_a_nan() {
-        assert_eq!(judge(f32::NAN, POISON), [(1, Fault::Unwritten)]);
-        assert_eq!(judge(1.0, POISON), [(1, Fault::Unwritten)]);
+        assert_eq!(judge(f32::NAN, POISON), [(1, Mismatch::Unwritten)]);
+        assert_eq!(judge(1.0, POISON), [(1, Mismatch::Unwritten)]);
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(compare(&seen, &[]).count(), 0);
         seen.after[2] = f32::from_bits(GUARD.to_bits() ^ 1);
         let found: Vec<_> = compare(&seen, &[]).collect();
-        assert!(matches!(found[..], [(2, Fault::Overwritten { .. })]));
+        assert!(matches!(found[..], [(2, Mismatch::Overwritten { .. })]));
         // Another NaN is a change too.
         seen.after[1] = f32::from_bits(0x7fc0_0001);
         assert_eq!(compare(&seen, &[]).count(), 2);
@@ -225,7 +225,7 @@ mod tests {
             after: vec![1.0; 2],
             written: 2,
         };
-        let length = |expected, found| vec![(0, Fault::Length { expected, found })];
+        let length = |expected, found| vec![(0, Mismatch::Length { expected, found })];
         assert_eq!(
             compare(&seen, &[1.0; 2]).collect::<Vec<_>>(),
             length(3, 2),
@@ -244,7 +244,7 @@ mod tests {
             case: "rms_norm 3 x 7".to_owned(),
             operand: "out",
             index: 9,
-            fault: Fault::Value {
+            mismatch: Mismatch::Value {
                 expected: 0x3f80_0000,
                 found: 0x3f80_0001,
             },

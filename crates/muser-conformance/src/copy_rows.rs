@@ -1,5 +1,5 @@
-//! Rows from the middle of one buffer to the middle of another, and the rows
-//! that a batch keeps.
+//! Cases of copying rows from the middle of one buffer to the middle of
+//! another, and of gathering the rows that a batch keeps.
 
 use super::compare::Seen;
 use super::fill;
@@ -62,7 +62,7 @@ pub(super) fn copy_rows<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// The kept rows of some sequences.
+/// A gather of the kept rows of several sequences.
 struct Gather {
     width: usize,
     runs: Vec<Run>,

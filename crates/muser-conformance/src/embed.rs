@@ -33,7 +33,7 @@ impl Case for Embed {
         )?;
         let table = b.bind_table(w)?;
         let rows = self.tokens.len();
-        // Two sequences, or one where there is a single token.
+        // Two sequences; one if there is a single token.
         let runs = [(0, rows - rows / 2), (7, rows / 2)].map(|(first, rows)| Run {
             first,
             rows,

@@ -1,12 +1,12 @@
-//! Buffers with guard rows, and the loop that judges cases.
+//! Buffers with guard rows, and the comparison of a case on both backends.
 
-use super::compare::{self, Failure, Fault, GUARD, POISON, Seen};
+use super::compare::{self, Failure, GUARD, Mismatch, POISON, Seen};
 use super::report::Report;
 use super::rng::Rng;
 use muser_ops::oracle::Oracle;
 use muser_ops::{Backend, Lane, OpError, pinned};
 
-/// A backend's buffer with what it was filled with.
+/// A buffer of a backend, with the values that it was filled with.
 pub(super) struct Guarded<B: Backend> {
     label: &'static str,
     pub(super) buffer: B::Buffer,
@@ -15,7 +15,7 @@ pub(super) struct Guarded<B: Backend> {
 }
 
 impl<B: Backend> Guarded<B> {
-    /// An operand that is only read.
+    /// Creates an operand that the operation only reads.
     pub(super) fn input(
         b: &B,
         label: &'static str,
@@ -25,7 +25,7 @@ impl<B: Backend> Guarded<B> {
         Self::new(b, label, width, values.to_vec(), 0)
     }
 
-    /// An operand that is read and overwritten.
+    /// Creates an operand that the operation reads and overwrites.
     pub(super) fn in_place(
         b: &B,
         label: &'static str,
@@ -35,7 +35,7 @@ impl<B: Backend> Guarded<B> {
         Self::new(b, label, width, values.to_vec(), values.len())
     }
 
-    /// An operand that is only written.
+    /// Creates an operand that the operation only writes.
     pub(super) fn output(
         b: &B,
         label: &'static str,
@@ -45,8 +45,8 @@ impl<B: Backend> Guarded<B> {
         Self::new(b, label, width, vec![POISON; rows * width], rows * width)
     }
 
-    /// At least two guard rows and 64 guard values: more than any one store
-    /// of a kernel.
+    /// Adds at least two guard rows and 64 guard values: more than one store of
+    /// a kernel writes.
     fn new(
         b: &B,
         label: &'static str,
@@ -66,7 +66,7 @@ impl<B: Backend> Guarded<B> {
         })
     }
 
-    /// What the buffer holds now.
+    /// Reads the buffer back.
     pub(super) fn see(self, b: &B) -> Result<Seen, OpError> {
         let rows = self.before.len() / b.width(&self.buffer).max(1);
         let after = b.read(&self.buffer, rows)?.into_owned();
@@ -79,21 +79,21 @@ impl<B: Backend> Guarded<B> {
     }
 }
 
-/// A cache of no layers for each run: for operations that read a plan and no
-/// cache.
+/// Creates a cache without layers for each run, for operations that read the
+/// plan of a batch and no cache.
 pub(super) fn caches<B: Backend>(b: &B, runs: usize) -> Vec<B::Kv> {
     (0..runs).map(|_| b.kv(&[])).collect()
 }
 
-/// One case: inputs and the operation on them, for any backend.
+/// A case: inputs, and an operation on them that runs on any backend.
 pub(super) trait Case {
-    /// What identifies the case in a report.
+    /// Returns the description of the case for a report.
     fn name(&self) -> String;
-    /// Runs it; every operand is seen.
+    /// Runs the case and returns every operand as it was before and after.
     fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError>;
 }
 
-/// Names the case on standard error when the subject panics.
+/// Prints the case to standard error if the subject panics.
 struct Announce<'a, C: Case>(&'a C, u64);
 
 impl<C: Case> Drop for Announce<'_, C> {
@@ -112,12 +112,13 @@ pub(super) struct Suite<'a, B: Backend> {
 }
 
 impl<B: Backend> Suite<'_, B> {
-    /// Whether there is nothing more to learn: loops end here.
+    /// Returns whether the report is full, so that the loops over cases can
+    /// end.
     pub(super) fn full(&self) -> bool {
         self.report.failures.len() >= Report::LIMIT
     }
 
-    /// The case on the oracle of the subject's lane.
+    /// Runs a case on the oracle of the subject's lane.
     pub(super) fn oracle(&self, case: &impl Case) -> Result<Vec<Seen>, OpError> {
         let info = self.subject.info();
         match info.lane {
@@ -129,12 +130,13 @@ impl<B: Backend> Suite<'_, B> {
         }
     }
 
-    /// Whether the subject's lane promises the same bits at every width.
+    /// Returns whether the bits of the subject's lane depend on the width of a
+    /// batch.
     pub(super) fn width_matters(&self) -> bool {
         self.subject.info().lane.width_matters()
     }
 
-    /// Runs the case on the oracle and on the subject and compares.
+    /// Runs a case on the oracle and on the subject, and compares.
     pub(super) fn case(&mut self, case: &impl Case) {
         match self.oracle(case) {
             Ok(want) => {
@@ -145,13 +147,13 @@ impl<B: Backend> Suite<'_, B> {
                     .collect();
                 self.case_against(case, &expected);
             }
-            // A case that the definition refuses is a fault of the suite.
-            Err(e) => self.fail(case, "oracle", 0, Fault::Refused(e.to_string())),
+            // A case that the oracle refuses is a fault of the suite.
+            Err(e) => self.fail(case, "oracle", 0, Mismatch::Refused(e.to_string())),
         }
     }
 
-    /// Runs the case on the subject; `expected` has one entry for each operand
-    /// that is written, in order.
+    /// Runs a case on the subject and compares. `expected` has the values of
+    /// each operand that is written, in order.
     pub(super) fn case_against(&mut self, case: &impl Case, expected: &[&[f32]]) {
         self.report.cases += 1;
         let announce = Announce(case, self.report.seed);
@@ -159,15 +161,15 @@ impl<B: Backend> Suite<'_, B> {
         drop(announce);
         let seen = match seen {
             Ok(seen) => seen,
-            Err(e) => return self.fail(case, "case", 0, Fault::Refused(e.to_string())),
+            Err(e) => return self.fail(case, "case", 0, Mismatch::Refused(e.to_string())),
         };
         let written = seen.iter().filter(|s| s.written > 0).count();
         if written != expected.len() {
-            let fault = Fault::Length {
+            let mismatch = Mismatch::Length {
                 expected: expected.len(),
                 found: written,
             };
-            return self.fail(case, "operands", 0, fault);
+            return self.fail(case, "operands", 0, mismatch);
         }
         let mut expected = expected.iter();
         for s in &seen {
@@ -176,21 +178,21 @@ impl<B: Backend> Suite<'_, B> {
                 _ => expected.next().copied().unwrap_or_default(),
             };
             self.report.values += s.after.len();
-            for (index, fault) in compare::compare(s, want) {
+            for (index, mismatch) in compare::compare(s, want) {
                 if self.full() {
                     return;
                 }
-                self.fail(case, s.label, index, fault);
+                self.fail(case, s.label, index, mismatch);
             }
         }
     }
 
-    fn fail(&mut self, case: &impl Case, operand: &'static str, index: usize, fault: Fault) {
+    fn fail(&mut self, case: &impl Case, operand: &'static str, index: usize, mismatch: Mismatch) {
         self.report.failures.push(Failure {
             case: case.name(),
             operand,
             index,
-            fault,
+            mismatch,
         });
     }
 }

@@ -1,7 +1,7 @@
 //! The suite on the oracle, and the suite on backends that are wrong in one
 //! way each.
 
-use super::broken::{Fault, broken};
+use super::broken::{Defect, broken};
 use super::{Group, Report, SEED, groups, parse_seed, run_with};
 use muser_quant::{Arithmetic, DType};
 
@@ -16,10 +16,10 @@ mod on_the_measured_oracle {
     crate::conformance_tests!(Profiled::new(Arc::new(Oracle)));
 }
 
-/// Whether the suite sees the fault; a fault that it sees is reported as what
+/// Whether the suite sees the defect; a defect that it sees is reported as what
 /// it is, with where it is.
-fn caught(group: Group, fault: Fault) -> bool {
-    let report = run_with(&broken(fault), group, SEED);
+fn caught(group: Group, defect: Defect) -> bool {
+    let report = run_with(&broken(defect), group, SEED);
     assert!(report.cases > 0);
     if report.is_ok() {
         return false;
@@ -31,11 +31,11 @@ fn caught(group: Group, fault: Fault) -> bool {
     true
 }
 
-/// Faults that any operation can have.
+/// Defects that any operation can have.
 #[test]
 fn every_group_catches_what_can_be_wrong_anywhere() {
-    use Fault::*;
-    let faults = [
+    use Defect::*;
+    let defects = [
         LastRowUnwritten,
         OneUlp,
         GuardRow,
@@ -46,25 +46,25 @@ fn every_group_catches_what_can_be_wrong_anywhere() {
         Refuses,
     ];
     for group in groups() {
-        for fault in faults {
+        for defect in defects {
             // Embedding and the operations in place have no other operand.
             let no_input = matches!(
                 group,
                 Group::Embed(_) | Group::HeadNorm | Group::Rope | Group::SoftCap
             );
-            if no_input && fault == InputChanged {
+            if no_input && defect == InputChanged {
                 continue;
             }
-            assert!(caught(group, fault), "{} misses {fault:?}", group.name());
+            assert!(caught(group, defect), "{} misses {defect:?}", group.name());
         }
     }
 }
 
-/// Faults of one operation's arithmetic.
+/// Defects of one operation's arithmetic.
 #[test]
 fn faults_of_one_operation_are_caught() {
     use DType::{BF16, F16, F32, Q4K, Q5K};
-    use Fault::*;
+    use Defect::*;
     use Group::*;
     let all = [
         (Unfused, &[Matvec(Q4K), Matvec(Q5K), MatvecSet][..]),
@@ -94,7 +94,7 @@ fn faults_of_one_operation_are_caught() {
         (GathersTheFirst, &[Gather]),
         (OtherSequence, &[AttentionTogether]),
     ];
-    // Every format of an arithmetic that has the fault in it.
+    // Every format of an arithmetic that has the defect in it.
     let of = |arithmetic: Arithmetic| arithmetic.formats().iter().map(|&d| Matvec(d));
     let groups: Vec<Group> = of(Arithmetic::Groups).collect();
     let quantised: Vec<Group> = of(Arithmetic::Superblocks).chain(groups.clone()).collect();
@@ -103,18 +103,18 @@ fn faults_of_one_operation_are_caught() {
         (NonFiniteIsZero, &quantised),
         (FoldedInOrder, &groups),
     ];
-    for (fault, groups) in all.into_iter().chain(of_formats) {
+    for (defect, groups) in all.into_iter().chain(of_formats) {
         for &group in groups {
-            assert!(caught(group, fault), "{} misses {fault:?}", group.name());
+            assert!(caught(group, defect), "{} misses {defect:?}", group.name());
         }
     }
 }
 
 #[test]
 fn a_report_repeats_with_its_seed_and_differs_with_another() {
-    let first = run_with(&broken(Fault::OneUlp), Group::Rope, 5);
-    let again = run_with(&broken(Fault::OneUlp), Group::Rope, 5);
-    let other = run_with(&broken(Fault::OneUlp), Group::Rope, 6);
+    let first = run_with(&broken(Defect::OneUlp), Group::Rope, 5);
+    let again = run_with(&broken(Defect::OneUlp), Group::Rope, 5);
+    let other = run_with(&broken(Defect::OneUlp), Group::Rope, 6);
     assert_eq!(first.failures, again.failures);
     assert_ne!(first.failures, other.failures);
 }

@@ -1,6 +1,6 @@
-//! Attention of several sequences in one batch, each as it is alone: sequences
-//! of different lengths, some of which only store, over two layers of different
-//! kinds, with sequences that share a past.
+//! Cases of attention over several sequences in one batch: each sequence must
+//! get the bits that it gets alone. Sequences differ in length, some only
+//! store, two layers are of different kinds, and some sequences share a past.
 
 use super::compare::Seen;
 use super::fill;
@@ -12,16 +12,16 @@ const HEAD_DIM: usize = 64;
 const CONTEXT: usize = 1024;
 const MAX_BATCH: usize = 80;
 
-/// One batch: rows and kept rows of each sequence.
+/// A batch: the number of rows and of kept rows of each sequence.
 type Batch = Vec<(usize, usize)>;
 
 struct Together {
     kv_heads: usize,
     window: usize,
-    /// Positions of the past that all sequences share.
+    /// Number of positions that all sequences share at their beginning.
     past: usize,
     batches: Vec<Batch>,
-    /// Whether the sequences are batches of their own instead.
+    /// Whether each sequence is a batch of its own instead.
     alone: bool,
     q: Vec<f32>,
     k: Vec<f32>,
@@ -48,8 +48,8 @@ impl Together {
         (attention, layout)
     }
 
-    /// Rows of an input for these runs: token t of sequence s has the row
-    /// `s · 131 + t` of a pool, which is used again from its beginning.
+    /// Collects the rows of an input for these runs. Token t of sequence s has
+    /// row `s · 131 + t` of a pool of rows; row numbers wrap around at its end.
     fn rows(pool: &[f32], width: usize, runs: &[(usize, Run)], kept: bool) -> Vec<f32> {
         let count = pool.len() / width;
         let mut all = Vec::new();
@@ -63,7 +63,7 @@ impl Together {
         all
     }
 
-    /// One batch of these sequences' runs, both layers.
+    /// Runs one batch of these sequences through both layers.
     fn batch<B: Backend>(
         &self,
         b: &B,
@@ -149,7 +149,7 @@ impl Case for Together {
 }
 
 pub(super) fn together<B: Backend>(suite: &mut Suite<'_, B>) {
-    // One sequence grows long, then goes on among short ones.
+    // One sequence grows long, then continues in a batch with short ones.
     let long: Vec<Batch> = [vec![vec![(80, 0)]; 7], vec![vec![(1, 1); 3]]].concat();
     let batches: [&[Batch]; 6] = [
         &[vec![(1, 1), (1, 1)]],
@@ -182,12 +182,13 @@ pub(super) fn together<B: Backend>(suite: &mut Suite<'_, B>) {
 }
 
 impl Together {
-    /// Against the oracle over each sequence alone.
+    /// Compares the subject with the oracle, which computes each sequence
+    /// alone.
     fn check<B: Backend>(mut self, suite: &mut Suite<'_, B>) {
         self.alone = true;
         let expected = match suite.oracle(&self) {
             Ok(seen) => self.in_batches(&seen),
-            // Reported as the oracle's refusal.
+            // The oracle refuses the case: reported as such.
             Err(_) => return suite.case(&self),
         };
         self.alone = false;
@@ -195,7 +196,8 @@ impl Together {
         suite.case_against(&self, &expected);
     }
 
-    /// Outputs of the sequences alone, as the batches have them.
+    /// Reorders the outputs of the sequences computed alone into those of the
+    /// batches.
     fn in_batches(&self, alone: &[Seen]) -> Vec<Vec<f32>> {
         let mut outs = alone.chunks_exact(8);
         let mut all = Vec::new();

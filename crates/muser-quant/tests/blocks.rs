@@ -3,7 +3,9 @@
 use muser_quant::q4_k::BlockQ4K;
 use muser_quant::q5_k::BlockQ5K;
 use muser_quant::q6_k::BlockQ6K;
+use muser_quant::q8::BlockQ8;
 use muser_quant::q8_k::BlockQ8K;
+use muser_quant::{Format as _, Group as _};
 use proptest::prelude::*;
 
 fn activations() -> impl Strategy<Value = BlockQ8K> {
@@ -64,6 +66,63 @@ proptest! {
         prop_assert!(BlockQ6K::from_bytes(&[fill; 210]).dot(&a).abs() < 1 << 27);
     }
 }
+
+/// Defines, for each format of groups, the equality of its two ways to a product,
+/// and that every bit of its codes moves exactly one value.
+macro_rules! groups {
+    (Groups { $($variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;)* }
+        $($others:tt)*) => {
+        $(mod $module {
+            use super::*;
+            use muser_quant::$module::{BYTES, $block as Block};
+
+            proptest! {
+                #[test]
+                fn dot_is_of_what_is_decoded(
+                    bytes in proptest::collection::vec(any::<u8>(), BYTES),
+                    q in proptest::collection::vec(-127i8..=127, 32),
+                ) {
+                    let mut b = bytes;
+                    b[..2].copy_from_slice(&TWO);
+                    let a = BlockQ8 { d: 1.0, q: q.try_into().expect("32 codes are made") };
+                    let mut w = [0.0; 32];
+                    Block::decode(&b, &mut w);
+                    let sum: f64 = w.iter().zip(a.q).map(|(&w, a)| f64::from(w) * f64::from(a)).sum();
+                    prop_assert_eq!(f64::from(Block::factor(&b)), 2.0);
+                    prop_assert_eq!(sum, 2.0 * f64::from(Block::dot(&b, &a)));
+                }
+            }
+
+            #[test]
+            fn every_code_bit_is_used_once() {
+                let decoded = |b: &[u8]| {
+                    let mut w = [0.0; 32];
+                    Block::decode(b, &mut w);
+                    w
+                };
+                let mut zeros = [0u8; BYTES];
+                zeros[..2].copy_from_slice(&ONE);
+                let codes = Block::LAYOUT.codes;
+                for bit in codes.start * 8..codes.end * 8 {
+                    let mut b = zeros;
+                    b[bit / 8] ^= 1 << (bit % 8);
+                    let (was, is) = (decoded(&zeros), decoded(&b));
+                    let moved = was.iter().zip(&is).filter(|(a, b)| a != b).count();
+                    assert_eq!(moved, 1, "bit {bit}");
+                }
+            }
+
+            #[test]
+            fn sums_fit() {
+                let a = BlockQ8 { d: 1.0, q: [-127; 32] };
+                for fill in [0, 0xff, 0x80, 0x7f] {
+                    assert!(Block::dot(&[fill; BYTES], &a).abs() < 1 << 20);
+                }
+            }
+        })*
+    };
+}
+muser_quant::formats!(groups);
 
 /// Every bit of a block reaches exactly one code, scale, minimum or factor:
 /// the diagram covers the block and nothing overlaps.

@@ -35,7 +35,10 @@ pub fn request(server: &Server, body: &[u8]) -> bool {
 }
 
 /// Reads a request whose answer has to fit this schema, and one whose call has
-/// to; whether either is taken.
+/// to, and compiles their grammars in this process; whether either is taken.
+///
+/// # Panics
+/// No runtime can be made.
 pub fn schema(server: &Server, schema: &[u8]) -> bool {
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else {
         return false;
@@ -45,8 +48,21 @@ pub fn schema(server: &Server, schema: &[u8]) -> bool {
         {"type": "json_schema", "json_schema": {"schema": schema}}});
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": schema}});
     let call = json!({"messages": messages, "tools": [tool], "tool_choice": "required"});
-    let form = request(server, form.to_string().as_bytes());
-    request(server, call.to_string().as_bytes()) || form
+    let form = compiled(server, &form);
+    compiled(server, &call) || form
+}
+
+fn compiled(server: &Server, request: &Value) -> bool {
+    let (app, work, body) = (&server.app, Work::unbounded(), request.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime of this thread alone");
+    let fields = json::check(body.as_bytes(), &app.limits.json, &work)
+        .and_then(|_| Fields::body(body.as_bytes(), UnknownFields::Refuse));
+    let parsed = fields.and_then(|f| api::chat::parse(app, &work, f));
+    let done = parsed.map(|p| runtime.block_on(api::chat::compiled(app, &work, p)));
+    done.is_ok_and(|compiled| compiled.is_ok())
 }
 
 /// Reads an answer in which `<|start|>`, `<|message|>` and `<|eom|>` are control

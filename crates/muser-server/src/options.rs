@@ -183,7 +183,7 @@ impl Options {
 impl Limits {
     /// Refuses numbers out of their range.
     fn check(&self) -> Result<(), StartError> {
-        let json = &self.json;
+        let (json, schema, grammar) = (&self.json, &self.schema, &self.grammar);
         let counts = [
             ("slots", self.slots as u64, 1, 1024),
             ("queue", self.queue as u64, 0, 1 << 20),
@@ -199,10 +199,16 @@ impl Limits {
             ("JSON number", json.number_bytes as u64, 16, 1 << 20),
             ("messages", json.messages as u64, 1, 1 << 20),
             ("tools", json.tools as u64, 1, 1 << 20),
-            ("grammar workers", self.grammar.workers as u64, 1, 64),
-            ("grammar memory", self.grammar.memory, 64 << 20, 1 << 44),
-            // Beyond the JSON's own, a schema's depth is never reached.
-            ("schema depth", self.schema.depth as u64, 1, 127),
+            ("schema", schema.bytes as u64, 64, 1 << 26),
+            ("schema depth", schema.depth as u64, 4, 127),
+            ("properties", schema.properties as u64, 1, 1 << 16),
+            ("enum values", schema.values as u64, 1, 1 << 16),
+            ("pattern steps", schema.pattern_steps, 16, 1 << 20),
+            ("schema rules", schema.rules as u64, 64, 1 << 20),
+            ("grammar workers", grammar.workers as u64, 1, 64),
+            ("grammar memory", grammar.memory, 1 << 26, 1 << 44),
+            ("grammar stack", grammar.stack as u64, 1 << 14, 1 << 30),
+            ("reasoning", grammar.reasoning as u64, 0, 1 << 30),
         ];
         for (name, found, low, high) in counts {
             if !(low..=high).contains(&found) {
@@ -221,6 +227,8 @@ impl Limits {
             ("idle time", self.idle_time),
             ("stall time", self.stall_time),
             ("grace", self.grace),
+            ("grammar time", self.grammar.time),
+            ("mask time", self.grammar.mask_time),
         ];
         for (name, found) in times {
             if found.is_zero() || found > day {

@@ -237,7 +237,7 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     }
 }
 
-/// Asks for the cache lines of the `len` bytes that lie `at` bytes after the
+/// Prefetches the cache lines of the `len` bytes that lie `at` bytes after the
 /// beginning of `x`, in `x` or past its end.
 ///
 /// A prefetch never faults, so a stream may run on into the next task's bytes.

@@ -100,6 +100,12 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
+/// Compiles what an answer to a request has to fit, as it is before it is queued.
+#[cfg(feature = "fuzzing")]
+pub(crate) async fn compiled(app: &App, work: &Work, mut parsed: Parsed) -> Result<(), ApiError> {
+    constraint::admit(app, work, parsed.draft.take(), &mut parsed.request).await
+}
+
 /// What the decoding is held to: the call that has to be made, before any form
 /// of an answer in words, for there is none then.
 fn draft(

@@ -73,7 +73,7 @@ impl Tools {
         }
     }
 
-    /// Refuses more tools, or larger schemas, than a request may have.
+    /// Refuses larger schemas than a request may have.
     pub(super) fn check(&self, limits: &SchemaLimits) -> Result<(), ApiError> {
         let field = if self.old { "functions" } else { "tools" };
         let schemas = self.all.iter().map(|t| (self.place(t), &t.parameters));

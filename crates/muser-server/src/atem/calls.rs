@@ -255,7 +255,7 @@ impl Calls {
                 let held = &held[..tail(&held, PARAMETER_END)];
                 let json = held.trim_start();
                 let quoted = types.has(Types::STRING) && !json.starts_with(['"', '{', '[']);
-                let value = match quoted {
+                let value = match quoted && !json.is_empty() {
                     true => format!("\"{}", escaped(held)),
                     false => json.to_owned(),
                 };

@@ -11,6 +11,7 @@ use llguidance::toktrie::SimpleVob;
 use llguidance::{CancellationHandle, Matcher};
 use muser_engine::Token;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long an answer waits to learn whether a token ended it.
@@ -30,7 +31,8 @@ enum Told {
 pub(crate) struct Masks {
     tokens: Option<Sender<Token>>,
     told: Receiver<Told>,
-    cancel: Option<CancellationHandle>,
+    /// Set by the thread.
+    cancel: Arc<OnceLock<CancellationHandle>>,
     mask: Option<SimpleVob>,
     complete: bool,
     /// When the mask was asked for.
@@ -44,14 +46,22 @@ impl Masks {
     /// # Errors
     /// The system has no thread.
     pub(crate) fn new(grammar: &Grammar) -> Result<Self, ApiError> {
-        let matcher = grammar.matcher();
-        let cancel = matcher.cancellation_handle();
+        let cancel = Arc::new(OnceLock::new());
         let (tokens, inbox) = channel();
         let (outbox, told) = channel();
+        let (grammar_of, handle) = (grammar.clone(), cancel.clone());
         std::thread::Builder::new()
             .name("mask".into())
             .stack_size(grammar.stack)
-            .spawn(move || serve(matcher, &inbox, &outbox))
+            .spawn(move || {
+                // A copy with all its tables, which takes a while.
+                let matcher = grammar_of.matcher();
+                if let Some(cancel) = matcher.cancellation_handle() {
+                    // Nobody else sets it.
+                    let _ = handle.set(cancel);
+                }
+                serve(matcher, &inbox, &outbox);
+            })
             .map_err(|e| ApiError::internal(format!("no thread for the grammar: {e}")))?;
         Ok(Self {
             tokens: Some(tokens),
@@ -122,7 +132,7 @@ impl Masks {
 
 impl Drop for Masks {
     fn drop(&mut self) {
-        if let Some(cancel) = &self.cancel {
+        if let Some(cancel) = self.cancel.get() {
             cancel.cancel();
         }
         // The thread ends with its inbox.

@@ -1,8 +1,9 @@
 //! Schemas that a value has to fit at once, as one; and whether a value could
 //! fit two.
 
-use super::schema::{Plain, Refusal, Types};
+use super::schema::{Plain, Refusal};
 use super::string::length;
+use super::types::Types;
 use serde_json::{Map, Value, json};
 
 /// The schema of what fits both; `None` if nothing does.

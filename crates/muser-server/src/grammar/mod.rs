@@ -11,6 +11,7 @@
 //! a worker process first; what a worker could not do within time, memory and
 //! stack never gets here.
 
+mod digits;
 mod masks;
 mod merge;
 mod number;
@@ -23,13 +24,14 @@ mod string;
 #[cfg(test)]
 mod tests;
 mod tool;
+mod types;
 mod value;
 mod vocabulary;
 mod worker;
 
 pub(crate) use masks::Masks;
-pub(crate) use schema::Types;
 pub(crate) use tool::{PARAMETER_END, Tool, parameter_types};
+pub(crate) use types::Types;
 pub use worker::grammar_worker;
 
 use crate::error::ApiError;
@@ -50,6 +52,8 @@ use vocabulary::Vocabulary;
 
 /// Bytes of all grammars that are kept.
 const KEPT_BYTES: usize = 4 << 20;
+/// Calls in one answer.
+const MOST_CALLS: usize = 128;
 
 /// The forms that an answer may have to take.
 #[derive(Clone, Debug, PartialEq)]
@@ -200,7 +204,7 @@ impl Grammars {
             answer.push(Sym::Times {
                 rule: rules.rule(vec![again]),
                 min: 0,
-                most: self.schema.tools.saturating_sub(1),
+                most: MOST_CALLS - 1,
             });
         }
         self.draft("tools", rules, answer, reason)

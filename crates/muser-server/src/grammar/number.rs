@@ -5,6 +5,7 @@
 //! 18 digits if it is whole, so that it fits 64 bits, and otherwise 15 before
 //! and after the point, so that an answer ends.
 
+use super::digits::{range, unsigned};
 use serde_json::{Number, Value};
 use std::fmt::Write as _;
 
@@ -424,81 +425,4 @@ impl Shape {
 
 fn is_zero(d: &Decimal) -> bool {
     d.whole == "0" && d.part.is_empty()
-}
-
-/// The whole numbers from one to another, both included.
-fn range(low: i128, high: i128) -> String {
-    let mut options = Vec::new();
-    if low < 0 {
-        let least = if high < 0 { high.unsigned_abs() } else { 1 };
-        options.push(format!("-({})", unsigned(least, low.unsigned_abs())));
-    }
-    if high >= 0 {
-        let least = low.max(0).unsigned_abs();
-        options.push(unsigned(least, high.unsigned_abs()));
-    }
-    format!("({})", options.join("|"))
-}
-
-/// The same without signs; nothing if the first is larger.
-fn unsigned(low: u128, high: u128) -> String {
-    if low > high {
-        // Fits no text.
-        return "[^\\x00-\\x{10FFFF}]".to_owned();
-    }
-    let length = |n: u128| n.to_string().len();
-    let mut options = Vec::new();
-    let (short, long) = (length(low), length(high));
-    for digits in short..=long {
-        let least = match digits == short {
-            true => low.to_string(),
-            false => format!("1{}", "0".repeat(digits - 1)),
-        };
-        let most = match digits == long {
-            true => high.to_string(),
-            false => "9".repeat(digits),
-        };
-        let mut text = String::new();
-        between(&least, &most, &mut text);
-        options.push(text);
-    }
-    format!("({})", options.join("|"))
-}
-
-/// The digit strings from one to another of the same length.
-fn between(low: &str, high: &str, out: &mut String) {
-    let (Some(a), Some(b)) = (low.bytes().next(), high.bytes().next()) else {
-        return;
-    };
-    let rest = low.len() - 1;
-    if a == b {
-        out.push(char::from(a));
-        between(&low[1..], &high[1..], out);
-        return;
-    }
-    let full_low = low[1..].bytes().all(|d| d == b'0');
-    let full_high = high[1..].bytes().all(|d| d == b'9');
-    let (mut first, mut last) = (a, b);
-    let mut options = Vec::new();
-    if !full_low {
-        let mut text = char::from(a).to_string();
-        between(&low[1..], &"9".repeat(rest), &mut text);
-        options.push(text);
-        first += 1;
-    }
-    if !full_high {
-        let mut text = char::from(b).to_string();
-        between(&"0".repeat(rest), &high[1..], &mut text);
-        options.push(text);
-        last -= 1;
-    }
-    if first <= last {
-        let tail = match rest {
-            0 => String::new(),
-            _ => format!("[0-9]{{{rest}}}"),
-        };
-        let (first, last) = (char::from(first), char::from(last));
-        options.push(format!("[{first}-{last}]{tail}"));
-    }
-    let _ = write!(out, "({})", options.join("|"));
 }

@@ -9,6 +9,7 @@
 
 use super::merge;
 use super::number::{inexact, is_exact};
+use super::types::Types;
 use serde_json::{Map, Value};
 
 /// Why a schema cannot be used: where, and the reason.
@@ -28,64 +29,6 @@ impl Refusal {
     }
 }
 
-/// A set of JSON's types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Types(u8);
-
-impl Types {
-    pub(crate) const NULL: Self = Self(1);
-    pub(crate) const BOOLEAN: Self = Self(2);
-    pub(crate) const INTEGER: Self = Self(4);
-    /// Numbers with a fraction.
-    pub(crate) const FRACTION: Self = Self(8);
-    pub(crate) const STRING: Self = Self(16);
-    pub(crate) const ARRAY: Self = Self(32);
-    pub(crate) const OBJECT: Self = Self(64);
-    pub(crate) const NONE: Self = Self(0);
-    pub(crate) const ALL: Self = Self(127);
-    pub(crate) const NUMBER: Self = Self(12);
-
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    pub(crate) fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// The types of a value: a number without a fraction is whole.
-    pub(crate) fn of(value: &Value) -> Self {
-        match value {
-            Value::Null => Self::NULL,
-            Value::Bool(_) => Self::BOOLEAN,
-            Value::Number(n) => match n.as_f64().is_some_and(|f| f.fract() == 0.0) {
-                true => Self::INTEGER,
-                false => Self::FRACTION,
-            },
-            Value::String(_) => Self::STRING,
-            Value::Array(_) => Self::ARRAY,
-            Value::Object(_) => Self::OBJECT,
-        }
-    }
-
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "null" => Self::NULL,
-            "boolean" => Self::BOOLEAN,
-            "integer" => Self::INTEGER,
-            "number" => Self::NUMBER,
-            "string" => Self::STRING,
-            "array" => Self::ARRAY,
-            "object" => Self::OBJECT,
-            _ => return None,
-        })
-    }
-}
-
 /// A schema without references and combinations.
 #[derive(Clone, Debug)]
 pub(super) struct Plain {
@@ -99,6 +42,11 @@ pub(super) struct Plain {
 }
 
 impl Plain {
+    /// How many values there are in its words.
+    pub(super) fn size(&self) -> usize {
+        size(&self.words)
+    }
+
     /// The types that are written: where none is named, those that the words
     /// speak of, for every other type would fit whatever they say.
     pub(super) fn kinds(&self) -> Types {
@@ -199,6 +147,8 @@ pub(super) const WORDS: [(Types, &[&str], &[&str]); 4] = [
 
 /// Steps from one schema to the next that take no value.
 const MOST_STEPS: usize = 64;
+/// Values that are copied while references and combinations are followed.
+const MOST_COPIES: usize = 1_000_000;
 /// Alternatives that a schema may come to.
 const MOST_ALTERNATIVES: usize = 256;
 
@@ -208,6 +158,8 @@ pub(super) struct Reader<'s> {
     /// Plain schemas made so far.
     made: usize,
     most: usize,
+    /// Values that may still be copied.
+    copies: usize,
 }
 
 impl<'s> Reader<'s> {
@@ -217,7 +169,33 @@ impl<'s> Reader<'s> {
             root,
             made: 0,
             most,
+            copies: MOST_COPIES,
         }
+    }
+
+    /// Copies that may still be made.
+    pub(super) fn left(&self) -> usize {
+        self.copies
+    }
+
+    /// Lets it make no more copies than these.
+    pub(super) fn limit(&mut self, copies: Option<usize>) {
+        self.copies = copies.unwrap_or(self.copies).min(self.copies);
+    }
+
+    /// Takes copies of so many values from what there is.
+    ///
+    /// # Errors
+    /// There is not enough left.
+    pub(super) fn copy(&mut self, values: usize, at: &str) -> Result<(), Refusal> {
+        self.copies = self.copies.checked_sub(values).ok_or_else(|| {
+            let reason = format!(
+                "expected a schema of at most {MOST_COPIES} values with its references and \
+                 combinations followed, found more"
+            );
+            Refusal::new(at, reason)
+        })?;
+        Ok(())
     }
 
     /// The alternatives of a schema; none if nothing fits it.
@@ -247,6 +225,10 @@ impl<'s> Reader<'s> {
             let reason =
                 format!("expected at most {MOST_STEPS} references and combinations in a row");
             return Err(Refusal::new(at, reason));
+        }
+        self.copy(size(map), at)?;
+        if let Some(name) = discriminator(map) {
+            return self.discriminated(map, name, at, open);
         }
         let mut all = match own(map, at)? {
             Some(own) => vec![own],
@@ -288,11 +270,34 @@ impl<'s> Reader<'s> {
         Ok(all)
     }
 
+    /// A `oneOf` that names the property by which its branches differ: that one
+    /// is written in each, so that they do.
+    fn discriminated(
+        &mut self,
+        map: &Map<String, Value>,
+        name: &str,
+        at: &str,
+        open: &mut Vec<String>,
+    ) -> Result<Vec<Plain>, Refusal> {
+        let mut told = map.clone();
+        told.remove("discriminator");
+        let required = told
+            .entry("required")
+            .or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(names) = required
+            && !names.iter().any(|n| n == name)
+        {
+            names.push(name.into());
+        }
+        self.read(&Value::Object(told), at, open)
+    }
+
     /// Every alternative of one together with every one of the other.
     fn both(&mut self, a: Vec<Plain>, b: &[Plain], at: &str) -> Result<Vec<Plain>, Refusal> {
         let mut all = Vec::new();
         for (a, b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))) {
             self.made += 1;
+            self.copy(size(&a.words) + size(&b.words), at)?;
             if self.made > self.most || all.len() >= MOST_ALTERNATIVES {
                 let most = self.most.min(MOST_ALTERNATIVES);
                 let reason = format!(
@@ -322,6 +327,27 @@ impl<'s> Reader<'s> {
         let missing = || refused(format!("there is nothing at {text:?}"));
         Ok((format!("#{pointer}"), target.ok_or_else(missing)?))
     }
+}
+
+/// The property that tells the branches of a `oneOf` apart.
+fn discriminator(map: &Map<String, Value>) -> Option<&str> {
+    map.get("oneOf")?;
+    map.get("discriminator")?.get("propertyName")?.as_str()
+}
+
+/// How many values there are in some words.
+fn size(words: &Map<String, Value>) -> usize {
+    let mut work: Vec<&Value> = words.values().collect();
+    let mut count = 1;
+    while let Some(value) = work.pop() {
+        count += 1;
+        match value {
+            Value::Array(all) => work.extend(all),
+            Value::Object(all) => work.extend(all.values()),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    count
 }
 
 /// `%41` is A, in the part of an address that a reference is.

@@ -7,8 +7,9 @@
 use super::object::{Members, Names, Sequence};
 use super::pattern::Writing;
 use super::rules::{RuleId, Sym, literal};
-use super::schema::{Plain, Reader, Refusal, Types};
+use super::schema::{Plain, Reader, Refusal};
 use super::string;
+use super::types::Types;
 use super::value::{Compiler, refuse_undecodable};
 use crate::atem::Parameters;
 use crate::limits::SchemaLimits;
@@ -31,8 +32,11 @@ pub(crate) struct Tool {
 /// Which types the parameters of each tool take, as far as its schema can be
 /// read: a schema that nothing is decoded from may say anything.
 pub(crate) fn parameter_types(tools: &[Tool], limits: &SchemaLimits) -> Parameters {
-    let of = |tool: &Tool| {
+    // All tools together may take what one schema may.
+    let mut left = None;
+    let mut of = |tool: &Tool| {
         let mut reader = Reader::new(&tool.parameters, limits.rules);
+        reader.limit(left);
         let mut types = HashMap::new();
         let plains = reader.plain(&tool.parameters, "").unwrap_or_default();
         for plain in plains {
@@ -45,6 +49,7 @@ pub(crate) fn parameter_types(tools: &[Tool], limits: &SchemaLimits) -> Paramete
                 *known = known.or(found);
             }
         }
+        left = Some(reader.left());
         types
     };
     tools.iter().map(|t| (t.name.clone(), of(t))).collect()

@@ -8,8 +8,9 @@ use super::number::{self, Asked, Written};
 use super::object::{Members, Names};
 use super::pattern::Writing;
 use super::rules::{RuleId, Rules, Sym, literal};
-use super::schema::{Plain, Reader, Refusal, Types, WORDS};
+use super::schema::{Plain, Reader, Refusal, WORDS};
 use super::string;
+use super::types::Types;
 use crate::limits::SchemaLimits;
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
@@ -65,6 +66,8 @@ impl<'s> Compiler<'s> {
             let mut alternatives = Vec::new();
             let mut scalars = Vec::new();
             for plain in &plains {
+                // Each of its members becomes a schema of its own.
+                self.reader.copy(plain.size(), &plain.at)?;
                 self.plain(plain, &mut alternatives, &mut scalars)?;
             }
             if !scalars.is_empty() {

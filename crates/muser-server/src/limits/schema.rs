@@ -30,9 +30,7 @@ pub struct SchemaLimits {
     pub pattern_steps: u64,
     /// Parts of the grammar that a schema comes to.
     pub rules: usize,
-    /// Tools of one request.
-    pub tools: usize,
-    /// Bytes of all tools of one request.
+    /// Bytes of the schemas of all tools of one request.
     pub tools_bytes: usize,
 }
 
@@ -51,7 +49,6 @@ impl Default for SchemaLimits {
             pattern_bytes: 1024,
             pattern_steps: 4096,
             rules: 20_000,
-            tools: 128,
             tools_bytes: 1 << 20,
         }
     }
@@ -185,21 +182,12 @@ impl SchemaLimits {
         }
     }
 
-    /// Refuses more tools than a request may have, or one whose schema is too
-    /// large.
+    /// Refuses tools of which a schema is too large, or all of them are.
     pub(crate) fn check_tools<'v>(
         &self,
         field: &str,
-        schemas: impl ExactSizeIterator<Item = (String, &'v Value)>,
+        schemas: impl Iterator<Item = (String, &'v Value)>,
     ) -> Result<(), ApiError> {
-        if schemas.len() > self.tools {
-            return Err(too_much(
-                field.to_owned(),
-                "tools",
-                self.tools,
-                schemas.len(),
-            ));
-        }
         let mut all = 0;
         for (place, schema) in schemas {
             all += self.measure(&place, schema)?;
@@ -300,11 +288,10 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_counted() {
-        let all = vec![json!({}); 200];
-        let error = SchemaLimits::default()
-            .check_tools("tools", all.iter().map(|v| ("t".to_owned(), v)))
-            .unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("tools"));
+    fn all_tools_together_are_bounded() {
+        let large = json!({"description": "x".repeat(200_000)});
+        let all = std::iter::repeat_n(("t".to_owned(), &large), 6);
+        let error = SchemaLimits::default().check_tools("tools", all);
+        assert_eq!(error.unwrap_err().param.as_deref(), Some("tools"));
     }
 }

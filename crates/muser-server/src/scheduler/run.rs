@@ -296,7 +296,8 @@ impl<B: Backend> Scheduler<B> {
                 decoding += 1;
             }
         }
-        let most = lane.micro_batch().saturating_sub(decoding).max(LEAST);
+        let sizes = self.model.transformer().backend().sizes();
+        let most = sizes.micro_batch.saturating_sub(decoding).max(LEAST);
         let quick = (self.pace * PASS.as_secs_f64()) as usize;
         let mut budget = match decoding {
             0 => most,

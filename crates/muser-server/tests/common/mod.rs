@@ -10,7 +10,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const NANO: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -43,6 +43,12 @@ pub(crate) fn limits() -> Limits {
         context: 512,
         cache_bytes: 64 << 20,
         grace: Duration::from_secs(10),
+        // However slow the machine is that tests.
+        grammar: muser_server::GrammarLimits {
+            time: Duration::from_secs(60),
+            mask_time: Duration::from_secs(60),
+            ..muser_server::GrammarLimits::default()
+        },
         ..Limits::default()
     }
 }
@@ -238,4 +244,77 @@ pub(crate) fn refused(reply: &Reply, status: u16) -> String {
         "{error}"
     );
     param
+}
+
+pub(crate) fn still_works(s: &Running) {
+    let one = complete(s.address, json!({"prompt": "Once", "max_tokens": 2})).ok();
+    assert_eq!(one["usage"]["completion_tokens"], 2);
+}
+
+pub(crate) fn metric(s: &Running, name: &str) -> f64 {
+    let text = get(s.address, "/metrics").body;
+    let line = text.lines().find(|l| l.starts_with(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("{name} in {text}"))
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < end, "not yet: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) fn busy_slots(s: &Running) -> usize {
+    let slots = get(s.address, "/slots").ok();
+    let slots = slots.as_array().unwrap();
+    slots.iter().filter(|s| s["is_processing"] == true).count()
+}
+
+/// A request that runs until the context is full, if nobody ends it.
+pub(crate) fn endless(stream: bool) -> Value {
+    json!({"prompt": "Once", "max_tokens": 100_000, "ignore_eos": true, "stream": stream})
+}
+
+pub(crate) fn open(s: &Running, body: &Value) -> TcpStream {
+    let body = body.to_string();
+    let mut stream = connect(s.address);
+    let head = head("POST", "/v1/completions", JSON, body.len());
+    stream
+        .write_all(format!("{head}{body}").as_bytes())
+        .unwrap();
+    stream
+}
+
+/// [`open`], with next to no room for what is not read.
+pub(crate) fn open_deaf(s: &Running, body: &Value) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build();
+    let stream = runtime.unwrap().block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(s.address).await.unwrap().into_std().unwrap()
+    });
+    stream.set_nonblocking(false).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(120)))
+        .unwrap();
+    let body = body.to_string();
+    let head = head("POST", "/v1/completions", JSON, body.len());
+    (&stream)
+        .write_all(format!("{head}{body}").as_bytes())
+        .unwrap();
+    stream
+}
+
+/// The word for programs in a refusal.
+pub(crate) fn code(reply: &Reply) -> String {
+    let code = &reply.json()["error"]["code"];
+    code.as_str().unwrap_or("").to_owned()
 }

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! for the lines of the bytes, eight at a time:
-//!   ask for the eight lines that lie AHEAD after them
+//!   prefetch the eight lines that lie AHEAD after them
 //!   lanes ^= lines                                   a load and an xor each
 //! ```
 //!
-//! Asked for ahead as the kernels of weights do it, so that the measure is of what
+//! Prefetched as the kernels of weights do it, so that the measure is of what
 //! they could reach.
 //!
 //! Traffic: every byte once.
@@ -18,7 +18,7 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// How far ahead bytes are asked for.
+/// How far ahead bytes are prefetched.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 8192;
 

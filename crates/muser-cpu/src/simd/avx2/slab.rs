@@ -17,24 +17,24 @@ pub(crate) const SLABS: usize = 1;
 /// product, of 16 registers.
 pub(crate) const COLUMNS: usize = 4;
 
-/// Asks for `N` of the cache lines ahead, from `line` on.
+/// Prefetches `N` of the cache lines ahead, from `line` on.
 #[inline]
 #[level(avx2)]
-pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
+pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
 
 /// The rows of a slab.
 pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
 
-/// 32 bits of each row, out.
+/// Stores one 32-bit word for each row.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m256i) {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
-/// 32 bits of each row.
+/// Loads one 32-bit word of each row.
 #[inline]
 #[level(avx2)]
 pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m256i {

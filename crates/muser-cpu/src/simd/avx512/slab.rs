@@ -20,19 +20,19 @@ pub(crate) const SLABS: usize = 2;
 /// line, of 32 registers. (Of two slabs the scaled sums go through memory.)
 pub(crate) const COLUMNS: usize = 8;
 
-/// Asks the second cache for `N` of the lines ahead, from `line` on.
+/// Prefetches `N` of the lines ahead into the second cache, from `line` on.
 #[inline]
 #[level(avx512)]
-pub(crate) fn ask<const N: usize>(ahead: Ahead<'_>, line: usize) {
+pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     for line in line..line + N {
         let address = ahead.from.as_ptr().wrapping_add(ahead.at + 64 * line);
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
-/// Asks the first cache for the next block of some rows, from `first` on.
+/// Prefetches the next block of `N` rows, from `first` on, into the first cache.
 #[inline]
 #[level(avx512)]
-pub(crate) fn ask_near<const B: usize, const N: usize>(rows: Rows<'_, B>, first: usize) {
+pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(rows: Rows<'_, B>, first: usize) {
     for r in first..first + N {
         let next = rows.bytes::<B>(r, 0).as_ptr().wrapping_add(B);
         for line in 0..B.div_ceil(64) {
@@ -44,14 +44,14 @@ pub(crate) fn ask_near<const B: usize, const N: usize>(rows: Rows<'_, B>, first:
 /// The rows of a slab.
 pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
 
-/// 32 bits of each row, out.
+/// Stores one 32-bit word for each row.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
-/// 32 bits of each row.
+/// Loads one 32-bit word of each row.
 #[inline]
 #[level(avx512)]
 pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m512i {

@@ -80,9 +80,12 @@ struct SchemaBounds {
     /// Bytes of a pattern
     #[arg(long, default_value_t = SchemaLimits::default().pattern_bytes, value_name = "N")]
     max_pattern: usize,
-    /// Tools of which one has to be called
-    #[arg(long, default_value_t = SchemaLimits::default().tools, value_name = "N")]
-    max_forced_tools: usize,
+    /// Steps of a pattern with its repetitions written out
+    #[arg(long, default_value_t = SchemaLimits::default().pattern_steps, value_name = "N")]
+    max_pattern_steps: u64,
+    /// Rules of the grammar that a schema comes to
+    #[arg(long, default_value_t = SchemaLimits::default().rules, value_name = "N")]
+    max_schema_rules: usize,
     /// Processes that compile grammars, 1 to 64
     #[arg(long, default_value_t = GrammarLimits::default().workers, value_name = "N")]
     grammar_workers: usize,
@@ -140,7 +143,8 @@ impl SchemaBounds {
             values: self.max_enum,
             items: self.max_items,
             pattern_bytes: self.max_pattern,
-            tools: self.max_forced_tools,
+            pattern_steps: self.max_pattern_steps,
+            rules: self.max_schema_rules,
             ..SchemaLimits::default()
         };
         let grammar = GrammarLimits {

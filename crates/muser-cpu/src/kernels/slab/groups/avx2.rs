@@ -24,7 +24,7 @@ pub(crate) fn turn<F: Group, const B: usize>(
     let nibble = _mm256_set1_epi8(15);
     for g in 0..8 {
         for line in lines * g / 8..lines * (g + 1) / 8 {
-            v::ask::<1>(ahead, line);
+            v::prefetch_lines::<1>(ahead, line);
         }
         let block = g * F::BYTES;
         let codes = &mut to.codes[8 * g..][..8];

@@ -25,9 +25,9 @@ pub(crate) fn turn<F: Group, const B: usize>(
     let sign = _mm512_set1_epi8(i8::MIN);
     for g in 0..8 {
         for line in lines * g / 8..lines * (g + 1) / 8 {
-            v::ask::<1>(ahead, line);
+            v::prefetch_lines::<1>(ahead, line);
         }
-        v::ask_near::<B, 2>(rows, 2 * g);
+        v::prefetch_next_block::<B, 2>(rows, 2 * g);
         let block = g * F::BYTES;
         let codes = &mut to.codes[8 * g..][..8];
         match F::CODES {

@@ -30,7 +30,7 @@ fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab
     v::header_with_minima(rows, to);
     for part in 0..8 {
         // Of 18 lines ahead.
-        v::ask::<3>(ahead, 9 * part / 4);
+        v::prefetch_lines::<3>(ahead, 9 * part / 4);
         let packed = v::turn4(rows, 16 + 16 * part);
         let first = part / 2 * 16 + part % 2 * 4;
         for (e, packed) in packed.into_iter().enumerate() {
@@ -53,13 +53,13 @@ fn nibbles_and_bits<const B: usize>(
     // 22 lines ahead.
     for half in 0..2 {
         let fifth = v::turn4(rows, 16 + 16 * half);
-        v::ask::<3>(ahead, 11 * half);
+        v::prefetch_lines::<3>(ahead, 11 * half);
         group::<0>(v::turn4(rows, 48 + 16 * half), fifth, half, to);
-        v::ask::<3>(ahead, 11 * half + 2);
+        v::prefetch_lines::<3>(ahead, 11 * half + 2);
         group::<1>(v::turn4(rows, 80 + 16 * half), fifth, half, to);
-        v::ask::<3>(ahead, 11 * half + 5);
+        v::prefetch_lines::<3>(ahead, 11 * half + 5);
         group::<2>(v::turn4(rows, 112 + 16 * half), fifth, half, to);
-        v::ask::<3>(ahead, 11 * half + 8);
+        v::prefetch_lines::<3>(ahead, 11 * half + 8);
         group::<3>(v::turn4(rows, 144 + 16 * half), fifth, half, to);
     }
 }
@@ -122,7 +122,7 @@ fn nibbles_and_pairs<const B: usize>(
         let bits = v::turn4(rows, 128 + 32 * h + 16 * half);
         for e in 0..4 {
             // Of 27 lines ahead.
-            v::ask::<2>(ahead, 7 * part + 7 * e / 4);
+            v::prefetch_lines::<2>(ahead, 7 * part + 7 * e / 4);
             let low = [
                 _mm256_and_si256(a[e], nibble),
                 _mm256_and_si256(b[e], nibble),

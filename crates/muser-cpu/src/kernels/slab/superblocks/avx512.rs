@@ -30,11 +30,11 @@ fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab
     v::header_with_minima(rows, to);
     // 36 lines ahead.
     for g in 0..4 {
-        v::ask::<1>(ahead, 9 * g);
-        v::ask_near::<B, 4>(rows, 4 * g);
+        v::prefetch_lines::<1>(ahead, 9 * g);
+        v::prefetch_next_block::<B, 4>(rows, 4 * g);
         let packed = v::turn8(rows, 16 + 32 * g);
         for (e, packed) in packed.into_iter().enumerate() {
-            v::ask::<1>(ahead, 9 * g + 1 + e);
+            v::prefetch_lines::<1>(ahead, 9 * g + 1 + e);
             let high = _mm512_srli_epi32::<4>(packed);
             v::store_line(&mut to.codes[16 * g + e], _mm512_and_si512(packed, nibble));
             v::store_line(
@@ -75,10 +75,10 @@ fn group<const G: usize, const B: usize>(
     let nibble = _mm512_set1_epi8(15);
     let bit4 = _mm512_set1_epi8(16);
     // 11 of 44 lines ahead.
-    v::ask::<3>(ahead, 11 * G);
-    v::ask_near::<B, 4>(rows, 4 * G);
+    v::prefetch_lines::<3>(ahead, 11 * G);
+    v::prefetch_next_block::<B, 4>(rows, 4 * G);
     for e in 0..8 {
-        v::ask::<1>(ahead, 11 * G + 3 + e);
+        v::prefetch_lines::<1>(ahead, 11 * G + 3 + e);
         // Bits 2 G and 2 G + 1 to bit 4.
         let (even, odd) = match G {
             0 => (
@@ -118,13 +118,13 @@ fn nibbles_and_pairs<const B: usize>(
     let pair = _mm512_set1_epi8(0x30);
     // 53 lines ahead.
     for h in 0..2 {
-        v::ask::<3>(ahead, 27 * h + 24);
-        v::ask_near::<B, 8>(rows, 8 * h);
+        v::prefetch_lines::<3>(ahead, 27 * h + 24);
+        v::prefetch_next_block::<B, 8>(rows, 8 * h);
         let a = v::turn8(rows, 64 * h);
         let b = v::turn8(rows, 64 * h + 32);
         let bits = v::turn8(rows, 128 + 32 * h);
         for e in 0..8 {
-            v::ask::<3>(ahead, 27 * h + 3 * e);
+            v::prefetch_lines::<3>(ahead, 27 * h + 3 * e);
             let low = [
                 _mm512_and_si512(a[e], nibble),
                 _mm512_and_si512(b[e], nibble),

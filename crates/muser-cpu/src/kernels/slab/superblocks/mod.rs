@@ -81,13 +81,13 @@ impl<const L: usize> Slab<L> {
 }
 
 /// What the next slab will read: the bytes that lie `at` bytes after the
-/// beginning of `from`, in it or past its end. It is asked for line by line
+/// beginning of `from`, in it or past its end. It is prefetched line by line
 /// between the parts of an unpacking: more lines at once than the cache can wait
 /// for would hold up the core.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    expect(dead_code, reason = "portable code asks for nothing")
+    expect(dead_code, reason = "portable code prefetches nothing")
 )]
 pub(crate) struct Ahead<'a> {
     /// The tile's rows, from the slab's first on.
