@@ -50,8 +50,13 @@ impl Case {
         Transformer::load(&gguf, Arc::new(Cpu::open(options).unwrap())).unwrap()
     }
 
+    fn whole<B: Backend>(&self, model: &Transformer<B>) {
+        let rows = bits(model, &mut model.cache(LONG), &self.ids, &[]);
+        assert!(rows == self.expected());
+    }
+
     fn cuts<B: Backend>(&self, model: &Transformer<B>) {
-        for cut in [vec![], vec![1; 70], vec![7, 9, 16, 33, 64], vec![LONG - 1]] {
+        for cut in [vec![], vec![1; 9], vec![7, 9, 16, 33, 64]] {
             let rows = bits(model, &mut model.cache(LONG), &self.ids, &cut);
             assert!(rows == self.expected(), "{cut:?}");
         }
@@ -104,7 +109,7 @@ fn main() {
         for level in Level::ALL {
             let own = Arc::clone(&case);
             let run = move || {
-                own.cuts(&own.on_cpu(level, 1));
+                own.whole(&own.on_cpu(level, 1));
                 let model = own.on_cpu(level, 3);
                 own.cuts(&model);
                 own.together(&model);

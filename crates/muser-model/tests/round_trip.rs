@@ -239,9 +239,9 @@ fn what_a_format_cannot_hold_is_refused() {
         )
     );
     assert_eq!(
-        refusal(&odd(1.0, GgmlType::IQ1_S), DType::F32),
+        refusal(&odd(1.0, GgmlType::I8), DType::F32),
         format!(
-            "tensor \"output.weight\": expected {}, found IQ1_S",
+            "tensor \"output.weight\": expected {}, found I8",
             DType::NAMES
         )
     );

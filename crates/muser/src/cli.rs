@@ -6,7 +6,7 @@ use muser_cpu::Level;
 use muser_ops::Profile;
 use std::path::PathBuf;
 
-/// muser runs Muse Glimmer models from GGUF files, and gives the same bits
+/// muser runs language models from GGUF files (Muse Glimmer, Llama) with the same bits
 /// however it computes them: any number of threads, any instruction set, any
 /// cut of the prompt. Or, with --lane pinned, llama.cpp's own bits.
 #[derive(Debug, Parser)]

@@ -23,12 +23,10 @@ pub(super) const ARCH: Arch = Arch {
     unused: &["tied"],
 };
 
-/// Epsilon of the norms after attention and FFN. A constant of the graph: no
-/// file carries it.
+/// Epsilon of the norms after attention and FFN: a constant that no file carries.
 const POST_NORM_EPS: f32 = 1e-8;
 
-/// Every fourth layer is full in a file without a pattern, as llama.cpp reads
-/// it; "all full" would write plausible wrong text.
+/// Every fourth layer is full in a file without a pattern, as llama.cpp reads it.
 const PERIOD: usize = 4;
 
 /// Keys that must give a head's width again where they are there.
@@ -43,8 +41,7 @@ const SAME_AS_HEAD: [&str; 5] = [
 fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     let (base, cap) = match k.lane().profile() {
         None => (500_000.0, None),
-        // llama.cpp's own defaults.
-        Some(_) => (10_000.0, Some(30.0)),
+        Some(_) => (10_000.0, Some(30.0)), // llama.cpp's own
     };
     let layers = k.size("block_count", MAX_LAYERS)?;
     let layer = layer(k)?;
