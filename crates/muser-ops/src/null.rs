@@ -91,7 +91,7 @@ impl Backend for Null {
 
     fn kv(&self, _: &[KvLayout]) {}
 
-    fn batch<'kv>(&self, plan: Plan, _: Vec<&'kv mut ()>) -> Result<Plan, OpError> {
+    fn batch(&self, plan: Plan, _: Vec<&mut ()>) -> Result<Plan, OpError> {
         Ok(plan)
     }
 

@@ -204,11 +204,11 @@ pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
 }
 
 /// The chosen matrices of a set, once there are as many outputs.
-pub(crate) fn chosen<'a>(
-    set: &'a [Weight],
+pub(crate) fn chosen(
+    set: &[Weight],
     which: Range<usize>,
     outputs: usize,
-) -> Result<&'a [Weight], OpError> {
+) -> Result<&[Weight], OpError> {
     OpError::check_room("project", "matrices in the set", which.end, set.len())?;
     let set = set.get(which).unwrap_or_default();
     OpError::check("project", "outputs in the set", set.len(), outputs)?;
