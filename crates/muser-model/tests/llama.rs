@@ -216,7 +216,8 @@ fn what_is_not_computed_is_refused_by_name() {
     assert_eq!(up.unwrap().dims, [256, 512, 8]);
     let experts = parts()
         .set("expert_count", 8u32)
-        .set("expert_used_count", 2u32);
+        .set("expert_used_count", 2u32)
+        .set("expert_feed_forward_length", 512u32);
     refused(experts, "experts (llama.expert_count)");
     let yarn = parts().set("rope.scaling.type", "yarn");
     refused(yarn, "scaled RoPE (llama.rope.scaling.type)");

@@ -16,8 +16,10 @@ pub(super) const ARCH: Arch = Arch {
     read,
     keys,
     // A window is in the files of Mistral 7B v0.1, and llama.cpp has never
-    // applied it; YaRN's bounds are fixed there; the rest is about training.
+    // applied it; experts are as wide as the FFN; YaRN's bounds are fixed there;
+    // the rest is about training.
     harmless: &[
+        "expert_feed_forward_length",
         "attention.sliding_window",
         "rope.scaling.yarn_log_multiplier",
         "rope.scaling.yarn_ext_factor",
