@@ -21,6 +21,12 @@
 mod backend;
 #[expect(unsafe_code, reason = "aligned storage seen as values")]
 mod buffer;
+// Sums in registers are indexed: a closure or an iterator that is not inlined
+// into a level's function costs a factor of two.
+#[allow(
+    clippy::needless_range_loop,
+    reason = "loops over registers are written by index"
+)]
 mod kernels;
 mod kv;
 pub mod ladder;

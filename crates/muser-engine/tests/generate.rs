@@ -92,7 +92,7 @@ fn held_back_text_comes_at_the_end() {
 }
 
 #[test]
-fn a_full_context_is_an_error_after_all_tokens_that_fit() {
+fn a_full_context_is_told_after_all_tokens_that_fit() {
     let mut s = Session::new(model(true), Some(8)).unwrap();
     let mut heard = 0;
     let rules = GenerateOptions::default();
@@ -100,10 +100,14 @@ fn a_full_context_is_an_error_after_all_tokens_that_fit() {
     let e = generate(&mut s, &tokens(5), &mut sampler, &rules, &no, &mut |e| {
         heard += usize::from(matches!(e, Event::Token(_)));
     });
-    let message = "the context is full: 9 tokens need as many positions, the session has 8";
-    assert_eq!(e.unwrap_err().to_string(), message);
+    let full = StopReason::ContextFull {
+        needed: 9,
+        context: 8,
+    };
+    assert_eq!(e.unwrap().reason, full);
     assert_eq!(heard, 4, "the last one needs no position of its own");
     let e = generate(&mut s, &tokens(9), &mut sampler, &rules, &no, &mut |_| ());
+    let message = "the context is full: 9 tokens need as many positions, the session has 8";
     assert_eq!(e.unwrap_err().to_string(), message);
 }
 

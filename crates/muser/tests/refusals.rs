@@ -119,19 +119,6 @@ fn it_fails_with_its_reason() {
             &["logits", "--tokens", &long, "--sha256"][..],
             "the context is full: 2049 tokens need as many positions, the session has 2048",
         ),
-        (
-            &[
-                "run",
-                "--tokens",
-                "1,2,3",
-                "-n",
-                "9",
-                "--context",
-                "8",
-                "--ignore-eos",
-            ],
-            "the context is full: 9 tokens need as many positions, the session has 8",
-        ),
         (&["detokenize", "4096"], "4096"),
         (
             &["logits", "--tokens", "@/no/such/file", "--sha256"],

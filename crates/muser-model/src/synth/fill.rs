@@ -120,11 +120,15 @@ fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
         }
         // Signed 8-bit scales spread over 74, codes over 18.5.
         (_, false) => &[f16::from_f32(std / (74.0 * 18.5))],
-        // Codes alone, uniform from `-largest` on.
+        // Codes alone, uniform from `-largest` to `largest - 1`.
         (_, true) => &[f16::from_f32(std / (largest / 3f32.sqrt()))],
     };
+    // The mean of such codes is -1/2; a random sign of the factor takes it away.
+    let random_sign = factors.len() == 1 && scales.is_empty();
     for block in chunk.chunks_exact_mut(dtype.block_bytes()) {
         for (&at, value) in factors.iter().zip(values) {
+            let sign = u16::from(block[at + 1] & 0x80) << 8;
+            let value = if random_sign { value | sign } else { *value };
             block[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
     }

@@ -54,7 +54,7 @@ impl Geometry {
     /// The name of the smallest geometry of an architecture.
     pub fn smallest(arch: &str) -> Option<&'static str> {
         let of_arch = |name: &&str| Self::named(name).is_some_and(|g| g.arch == arch);
-        Self::NAMES.into_iter().filter(of_arch).next_back()
+        Self::NAMES.into_iter().rfind(of_arch)
     }
 
     /// A geometry by name: `glimmer-30b` (the release), `glimmer-nano` (the

@@ -221,7 +221,7 @@ mod tests {
         for mix in Mix::ALL {
             assert_eq!(Mix::from_name(&mix.name().to_uppercase()), Some(mix));
         }
-        assert_eq!(Mix::from_name("q4_0"), None);
+        assert_eq!(Mix::from_name("q9_0"), None);
     }
 
     #[test]

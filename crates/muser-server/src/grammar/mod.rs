@@ -77,6 +77,9 @@ pub(crate) struct Draft {
 /// A digest of a grammar's text.
 type Key = [u8; 32];
 
+/// What came of a grammar: its key, its bytes, the grammar or why it is refused.
+type Kept = (Key, usize, Result<Grammar, String>);
+
 /// Makes grammars over one model's vocabulary.
 pub(crate) struct Grammars {
     factory: ParserFactory,
@@ -89,7 +92,7 @@ pub(crate) struct Grammars {
     /// `None` where there is no command line for workers.
     quarantine: Option<Quarantine>,
     /// What came of grammars of late, the latest last.
-    kept: Mutex<VecDeque<(Key, usize, Result<Grammar, String>)>>,
+    kept: Mutex<VecDeque<Kept>>,
 }
 
 impl Grammars {
@@ -263,6 +266,8 @@ impl Grammars {
                 verdict.await.unwrap_or(Verdict::Left)
             }
         };
+        // On a busy machine what is too slow now may compile later.
+        let lasts = !matches!(verdict, Verdict::TooLong);
         let seconds = self.limits.time.as_secs_f64();
         let refused = match verdict {
             Verdict::Fits => None,
@@ -281,7 +286,9 @@ impl Grammars {
         };
         let bytes = draft.lark.len();
         if let Some(reason) = refused {
-            self.keep(key, bytes, Err(reason.clone()));
+            if lasts {
+                self.keep(key, bytes, Err(reason.clone()));
+            }
             return Err(ApiError::field(param, reason));
         }
         let this = self.clone();

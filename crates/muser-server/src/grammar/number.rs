@@ -349,7 +349,7 @@ impl Shape {
         let mut terms = vec![format!("/{sign}{all}/")];
         if negative {
             // Zero has no sign.
-            terms.push(format!("/-[0-9.]*[1-9][0-9.]*/"));
+            terms.push("/-[0-9.]*[1-9][0-9.]*/".to_owned());
         }
         if let Some((bound, with)) = least.filter(|(d, with)| !(is_zero(d) && *with)) {
             terms.push(format!("/{sign}{}/", self.at_least(bound, *with)?));

@@ -198,8 +198,8 @@ fn as_text(name: &str, gguf: &Gguf, model: &Model, all: bool) -> String {
     }
     let _ = writeln!(
         text,
-        "\nTensors\n  {:<36} {:<6} {:>6} {:>16} {:>16}  {}",
-        "class", "format", "count", "elements", "bytes", "use"
+        "\nTensors\n  {:<36} {:<6} {:>6} {:>16} {:>16}  use",
+        "class", "format", "count", "elements", "bytes"
     );
     for ((class, ty), group) in groups(gguf.tensors(), model) {
         let Group {

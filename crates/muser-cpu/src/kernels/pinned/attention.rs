@@ -64,7 +64,7 @@ pub(crate) mod kernels {
     const VECTORS: usize = 4;
     /// Values in one block.
     const BLOCK: usize = VECTORS * v::LANES;
-    const _: () = assert!(CHUNK % BLOCK == 0 && PAD % BLOCK == 0);
+    const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && PAD.is_multiple_of(BLOCK));
 
     /// The running softmax of one head.
     #[derive(Clone, Copy)]

@@ -30,6 +30,10 @@ pub(crate) fn turn<F: Group, const B: usize>(
 
 /// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
 /// added to their sums.
+#[expect(
+    clippy::extra_unused_type_parameters,
+    reason = "the steps of all levels have one signature"
+)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     slabs: &[Slab<{ v::LANES }>; S],
     x: &[Groups],
