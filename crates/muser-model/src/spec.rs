@@ -1,6 +1,6 @@
 //! What a model computes, as data: [`Spec`], read from a file's metadata.
 //!
-//! An architecture is a way to write a [`Spec`] ([`crate::arch`]); the forward
+//! An architecture is a way to write a [`Spec`] (the module `arch`); the forward
 //! pass, the binding of weights, `synth`, `convert`, the budget and the check
 //! for tensors that nothing reads follow the spec and know no architecture.
 //! Each knob stands here, also those that the pass does not compute yet: these

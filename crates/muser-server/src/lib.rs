@@ -51,7 +51,7 @@ use serde_json::json;
 use sites::Sites;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tls::Acceptor;
 use tokio::sync::watch;
@@ -72,7 +72,7 @@ pub struct Server {
 
 /// A thread's end, to be waited for as long as one likes: nothing is sent, the
 /// sender goes with the thread.
-struct Ending(Receiver<()>);
+struct Ending(Mutex<Receiver<()>>);
 
 impl Ending {
     /// A thread that does this.
@@ -83,13 +83,14 @@ impl Ending {
             let _held = sender;
             work();
         })?;
-        Ok(Self(end))
+        Ok(Self(Mutex::new(end)))
     }
 
     /// Whether it ended by this time.
     fn by(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
-        self.0.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
+        let end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        end.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct ServeArgs {
     /// A host name that requests may give without API keys, beside localhost
     #[arg(long, value_name = "HOST", help_heading = "Who may ask")]
     allow_host: Vec<String>,
-    /// An origin whose pages browsers may let ask, such as https://app.example
+    /// An origin whose pages browsers may let ask, such as `https://app.example`
     #[arg(long, value_name = "ORIGIN", help_heading = "Who may ask")]
     allow_origin: Vec<String>,
     /// The longest that a request may take, in seconds, 1 to 86400
