@@ -1,7 +1,7 @@
 //! Attributes that compile kernels for the instruction-set levels of
 //! `muser-cpu`: `scalar`, `avx2` and `avx512`.
 //!
-//! The CPU features of a level stand in this crate, once ([`FEATURES`]); nobody
+//! The CPU features of a level stand in this crate, once (`FEATURES`); nobody
 //! else writes `#[target_feature]`. Three macros use the list:
 //!
 //! - [`macro@levels`] expands a module once a level, so that a kernel that is
