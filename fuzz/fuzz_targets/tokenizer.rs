@@ -32,15 +32,21 @@ fuzz_target!(|data: &[u8]| {
             special,
             add_bos: false,
         };
-        let ids = TOKENIZER.encode(&text, options).expect("all bytes have tokens");
+        let ids = TOKENIZER
+            .encode(&text, options)
+            .expect("all bytes have tokens");
         assert_eq!(TOKENIZER.decode(&ids, true).expect("its own ids"), text);
         assert_eq!(streamed(&ids, true), text);
     }
     let size = TOKENIZER.vocab_size() as u32;
-    let pairs = data.chunks_exact(2).map(|b| u32::from(u16::from_le_bytes([b[0], b[1]])));
+    let pairs = data
+        .chunks_exact(2)
+        .map(|b| u32::from(u16::from_le_bytes([b[0], b[1]])));
     let ids: Vec<u32> = pairs.map(|id| id % size).collect();
     for show_special in [false, true] {
-        let whole = TOKENIZER.decode(&ids, show_special).expect("ids below the size");
+        let whole = TOKENIZER
+            .decode(&ids, show_special)
+            .expect("ids below the size");
         assert_eq!(streamed(&ids, show_special), whole);
     }
 });
