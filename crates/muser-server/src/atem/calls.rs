@@ -231,6 +231,16 @@ impl Calls {
     /// JSON, unless it is `cut`: then it stays as open as it is. Text that is no
     /// call is text.
     pub(super) fn finish(&mut self, cut: bool, out: &mut Delta) {
+        // JSON that never closed is none: its mark may have come, and after the
+        // mark another parameter or call, open as well.
+        while !cut && matches!(self.place, Place::Json { .. }) {
+            let end = self.held.find(PARAMETER_END).unwrap_or(self.held.len());
+            let text = self.held[..end].to_owned();
+            self.value(&text, out);
+            self.place = Place::Call;
+            self.drop(end);
+            while self.step(out) {}
+        }
         let held = std::mem::take(&mut self.held);
         match &self.place {
             Place::Outside => {
@@ -266,15 +276,8 @@ impl Calls {
                     );
                 }
             }
-            Place::Json { .. } => {
-                // JSON that never closed is none: its mark may have come.
-                let end = held.find(PARAMETER_END).unwrap_or(held.len());
-                self.value(&held[..end], out);
-                self.place = Place::Call;
-                self.held = held[end..].to_owned();
-                while self.step(out) {}
-                self.held.clear();
-            }
+            // Not cut, it was closed above.
+            Place::Json { .. } => {}
         }
         if !matches!(self.place, Place::Outside) && !cut {
             self.emit("}", out);

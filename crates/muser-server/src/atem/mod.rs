@@ -330,6 +330,36 @@ mod tests {
         assert_eq!(calls(&odd), [("f".to_owned(), expected)]);
     }
 
+    /// JSON that never closes, its mark, and the next parameter left open too: a
+    /// text (found by fuzzing), JSON again, and JSON in a call of its own.
+    #[test]
+    fn what_stays_open_behind_open_json_is_closed() {
+        let head = "<atem:parameter name=\"more\">{\"a\": [1, \"x</atem:parameter>";
+        let more = "{\"a\": [1, \"x";
+        for (text, expected) in [
+            (
+                "<atem:parameter name=\"city\">12</atem:par",
+                serde_json::json!({"more": more, "city": "12</atem:par"}),
+            ),
+            (
+                "<atem:parameter name=\"any\">[1, {\"b\"</atem:parameter>\
+                 <atem:parameter name=\"days\">3",
+                serde_json::json!({"more": more, "any": "[1, {\"b\"", "days": 3}),
+            ),
+        ] {
+            let text = weather(&format!("{head}{text}"));
+            for size in [2, 5, 200] {
+                let found = calls(&read(&text, size, true));
+                assert_eq!(found, [("weather".to_owned(), expected.clone())], "{size}");
+            }
+        }
+        let second = "</atem:invoke><atem:invoke name=\"g\"><atem:parameter name=\"k\">[";
+        let found = calls(&read(&weather(&format!("{head}{second}")), 3, true));
+        let first = ("weather".to_owned(), serde_json::json!({"more": more}));
+        let second = ("g".to_owned(), serde_json::json!({"k": "["}));
+        assert_eq!(found, [first, second]);
+    }
+
     fn weather(parameters: &str) -> String {
         format!(
             " to=weather<|message|><atem:function_calls>\n<atem:invoke name=\"weather\">\n{parameters}"
