@@ -180,7 +180,7 @@ def langchain_stream(address, model):
     assert "".join(c.content for c in chunks)
 
 
-def instructor_create(address, model, mode, method="create", kind=None):
+def instructor_create(address, model, mode, method="create"):
     import instructor
     import openai
 
@@ -193,6 +193,9 @@ def instructor_create(address, model, mode, method="create", kind=None):
         response_model=order,
         max_retries=0,
         seed=1,
+        # Parts of a stream are validated as Python's values, of which its strict
+        # mode takes an enum's members only, not their JSON.
+        strict=method == "create",
         **QUIET,
     )
 
