@@ -18,13 +18,13 @@ pub struct Rung {
     /// The formats of the weights.
     pub dtypes: &'static [DType],
     /// Rows of the matrix.
-    pub rows: Rows,
+    pub rows: RowRule,
     /// The narrowest batch, in columns.
     pub from: usize,
     /// The widest one; `None` has no end.
     pub to: Option<usize>,
     /// The columns of such a batch that it computes.
-    pub part: Part,
+    pub columns: Columns,
     /// The kernel family.
     pub family: Family,
     /// What it is in llama.cpp, in the pinned lane.
@@ -33,7 +33,7 @@ pub struct Rung {
 
 /// A condition on the rows of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowRule {
     /// Any number.
     Any,
     /// A multiple of this.
@@ -42,7 +42,7 @@ pub enum Rows {
     NoMultiple(usize),
 }
 
-impl Rows {
+impl RowRule {
     fn holds(self, rows: usize) -> bool {
         match self {
             Self::Any => true,
@@ -52,7 +52,7 @@ impl Rows {
     }
 }
 
-impl std::fmt::Display for Rows {
+impl std::fmt::Display for RowRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Any => f.pad("any"),
@@ -64,16 +64,16 @@ impl std::fmt::Display for Rows {
 
 /// Some columns of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Columns {
     /// All.
     All,
     /// Whole groups of four.
     Fours,
-    /// Those after [`Part::Fours`].
+    /// Those after [`Columns::Fours`].
     AfterFours,
 }
 
-impl Part {
+impl Columns {
     /// Of `columns` columns.
     pub fn of(self, columns: usize) -> Range<usize> {
         let fours = columns / 4 * 4;
@@ -106,7 +106,7 @@ pub enum Family {
     /// `slab/…/fours`: the same, a link every 64 codes.
     SlabFours,
     /// `lanes/…`: eight float lanes an output.
-    Lanes,
+    Narrow,
     /// `ggml_dot/…`: float weights in the pinned lane's orders.
     GgmlDot,
 }
@@ -119,7 +119,7 @@ impl Family {
             Self::Slab => ("slab", ""),
             Self::SlabTiled => ("slab", "/tiled"),
             Self::SlabFours => ("slab", "/fours"),
-            Self::Lanes => ("lanes", ""),
+            Self::Narrow => ("lanes", ""),
             Self::GgmlDot => ("ggml_dot", ""),
         };
         format!("{before}/{}{after}", dtype.key())
@@ -138,16 +138,16 @@ const F: &[DType] = &[DType::F16, DType::BF16, DType::F32];
 const fn strict(
     dtypes: &'static [DType],
     (from, to): (usize, Option<usize>),
-    part: Part,
+    columns: Columns,
     family: Family,
 ) -> Rung {
     Rung {
         lane: "strict",
         dtypes,
-        rows: Rows::Any,
+        rows: RowRule::Any,
         from,
         to,
-        part,
+        columns,
         family,
         route: None,
     }
@@ -155,9 +155,9 @@ const fn strict(
 
 const fn pinned(
     dtypes: &'static [DType],
-    rows: Rows,
+    rows: RowRule,
     (from, to): (usize, Option<usize>),
-    part: Part,
+    columns: Columns,
     family: Family,
     route: Route,
 ) -> Rung {
@@ -167,27 +167,27 @@ const fn pinned(
         rows,
         from,
         to,
-        part,
+        columns,
         family,
         route: Some(route),
     }
 }
 
-const EIGHTS: Rows = Rows::Multiple(8);
-const NO_EIGHTS: Rows = Rows::NoMultiple(8);
+const EIGHTS: RowRule = RowRule::Multiple(8);
+const NO_EIGHTS: RowRule = RowRule::NoMultiple(8);
 
 /// Every rung of every product.
 pub static LADDER: &[Rung] = &[
-    strict(GROUPS, (1, Some(1)), Part::All, Family::Matvec),
-    strict(GROUPS, (2, None), Part::All, Family::Slab),
-    strict(SUPERBLOCKS, (1, Some(1)), Part::All, Family::Matvec),
-    strict(SUPERBLOCKS, (2, None), Part::All, Family::Slab),
-    strict(FLOATS, (1, None), Part::All, Family::Matvec),
+    strict(GROUPS, (1, Some(1)), Columns::All, Family::Matvec),
+    strict(GROUPS, (2, None), Columns::All, Family::Slab),
+    strict(SUPERBLOCKS, (1, Some(1)), Columns::All, Family::Matvec),
+    strict(SUPERBLOCKS, (2, None), Columns::All, Family::Slab),
+    strict(FLOATS, (1, None), Columns::All, Family::Matvec),
     pinned(
         Q4,
         EIGHTS,
         (1, Some(1)),
-        Part::All,
+        Columns::All,
         Family::Matvec,
         Route::Interleaved,
     ),
@@ -195,7 +195,7 @@ pub static LADDER: &[Rung] = &[
         Q4,
         EIGHTS,
         (4, None),
-        Part::Fours,
+        Columns::Fours,
         Family::SlabFours,
         Route::InterleavedFour,
     ),
@@ -203,7 +203,7 @@ pub static LADDER: &[Rung] = &[
         Q4,
         EIGHTS,
         (2, None),
-        Part::AfterFours,
+        Columns::AfterFours,
         Family::Slab,
         Route::Interleaved,
     ),
@@ -211,55 +211,55 @@ pub static LADDER: &[Rung] = &[
         Q4,
         NO_EIGHTS,
         (1, Some(7)),
-        Part::All,
-        Family::Lanes,
-        Route::Lanes,
+        Columns::All,
+        Family::Narrow,
+        Route::Narrow,
     ),
     pinned(
         Q4,
         NO_EIGHTS,
         (8, None),
-        Part::All,
+        Columns::All,
         Family::SlabTiled,
         Route::Tiled,
     ),
     pinned(
         Q56,
-        Rows::Any,
+        RowRule::Any,
         (1, Some(7)),
-        Part::All,
-        Family::Lanes,
-        Route::Lanes,
+        Columns::All,
+        Family::Narrow,
+        Route::Narrow,
     ),
     pinned(
         Q56,
-        Rows::Any,
+        RowRule::Any,
         (8, None),
-        Part::All,
+        Columns::All,
         Family::SlabTiled,
         Route::Tiled,
     ),
     pinned(
         F,
-        Rows::Any,
+        RowRule::Any,
         (1, Some(1)),
-        Part::All,
+        Columns::All,
         Family::GgmlDot,
         Route::Vectors,
     ),
     pinned(
         F,
-        Rows::NoMultiple(4),
+        RowRule::NoMultiple(4),
         (2, None),
-        Part::All,
+        Columns::All,
         Family::GgmlDot,
         Route::Vectors,
     ),
     pinned(
         F,
-        Rows::Multiple(4),
+        RowRule::Multiple(4),
         (2, None),
-        Part::All,
+        Columns::All,
         Family::GgmlDot,
         Route::TinyBlas,
     ),
@@ -288,7 +288,7 @@ pub fn rungs(
                 && columns >= r.from
                 && r.to.is_none_or(|to| columns <= to)
         })
-        .map(move |r| (r, r.part.of(columns)))
+        .map(move |r| (r, r.columns.of(columns)))
         .filter(|(_, range)| !range.is_empty())
 }
 

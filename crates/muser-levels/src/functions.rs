@@ -1,6 +1,6 @@
 //! Finding the functions of a module, by its tokens.
 
-use crate::{Fault, attribute};
+use crate::{Problem, attribute};
 use proc_macro::{Delimiter, Group, Ident, Spacing, TokenStream, TokenTree};
 
 /// The items of a module with every function compiled for the level, and
@@ -9,7 +9,7 @@ pub(crate) fn compiled_for(
     items: TokenStream,
     level: &str,
     features: &[&str],
-) -> Result<TokenStream, Fault> {
+) -> Result<TokenStream, Problem> {
     let mut out = TokenStream::new();
     for item in split(items) {
         let Some(item) = chosen(item, level)? else {
@@ -117,7 +117,7 @@ fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
 }
 
 /// The item without its `#[only(…)]`; `None` if that does not name the level.
-fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, Fault> {
+fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, Problem> {
     let mut out = Vec::with_capacity(item.len());
     let mut tokens = item.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -138,7 +138,7 @@ fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, F
 }
 
 /// The levels of `[only(…)]`; `None` for any other attribute.
-fn only(attribute: &Group) -> Result<Option<Vec<String>>, Fault> {
+fn only(attribute: &Group) -> Result<Option<Vec<String>>, Problem> {
     let tokens: Vec<TokenTree> = attribute.stream().into_iter().collect();
     let [TokenTree::Ident(word), TokenTree::Group(list)] = &tokens[..] else {
         return Ok(None);

@@ -143,10 +143,10 @@ pub fn features(arguments: TokenStream) -> TokenStream {
 }
 
 /// What is wrong with the input of a macro, and where.
-type Fault = (Span, String);
+type Problem = (Span, String);
 
 /// The features of the one level that these tokens name.
-fn one_level(arguments: TokenStream) -> Result<&'static [&'static str], Fault> {
+fn one_level(arguments: TokenStream) -> Result<&'static [&'static str], Problem> {
     let expected = || "expected one level: scalar, avx2 or avx512".to_owned();
     let arguments: Vec<TokenTree> = arguments.into_iter().collect();
     let [TokenTree::Ident(name)] = &arguments[..] else {

@@ -95,7 +95,7 @@ impl Profile {
 
     /// Lanes of the build's float vectors: sums of floats are taken in so many
     /// parts.
-    pub fn lanes(self) -> usize {
+    pub fn vector_width(self) -> usize {
         match self {
             Self::LlamaCppAvx2 => 8,
             Self::LlamaCppAvx512 => 16,

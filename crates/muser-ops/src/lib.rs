@@ -25,7 +25,7 @@ pub mod null;
 pub mod oracle;
 pub mod pinned;
 mod plan;
-pub mod profile;
+pub mod profiler;
 pub mod project;
 pub mod reduce;
 pub mod rope;

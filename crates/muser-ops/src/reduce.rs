@@ -11,7 +11,7 @@
 //! vector shorter than 256 uses the same tree, its missing lanes +0.
 
 /// Lanes of the reduction.
-pub const LANES: usize = 256;
+pub const PARTIALS: usize = 256;
 
 /// Σ x_i · y_i in the order of this module. The shorter of the two ends it.
 pub fn dot(x: &[f32], y: &[f32]) -> f32 {
@@ -25,17 +25,17 @@ pub fn sum_of_squares(x: &[f32]) -> f32 {
 
 /// [`dot`] over values that are decoded as they are read.
 pub fn dot_by(n: usize, x: impl Fn(usize) -> f32, y: impl Fn(usize) -> f32) -> f32 {
-    let mut p = [0.0f32; LANES];
+    let mut p = [0.0f32; PARTIALS];
     for i in 0..n {
-        let l = i % LANES;
+        let l = i % PARTIALS;
         p[l] = x(i).mul_add(y(i), p[l]);
     }
     halve(&mut p)
 }
 
 /// The halving tree over the lanes.
-pub fn halve(p: &mut [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
+pub fn halve(p: &mut [f32; PARTIALS]) -> f32 {
+    let mut width = PARTIALS / 2;
     while width > 0 {
         for l in 0..width {
             p[l] += p[l + width];

@@ -7,7 +7,7 @@
 //! order.
 
 use super::{Batch, Cpu, Shared};
-use crate::kernels::attention::{Span, part_len};
+use crate::kernels::attention::{ChunkSpan, part_len};
 use crate::kv::{Layer, PAD};
 use crate::rows::{for_chunks, for_parts};
 use muser_ops::attention::CHUNK;
@@ -171,7 +171,7 @@ impl Cpu {
             let (r, head, chunks) = tasks[i].clone();
             let Query { p, kv } = queries[r];
             let q = &q[(r * heads + head) * row..][..row];
-            let span = Span { p, chunks };
+            let span = ChunkSpan { p, chunks };
             self.table
                 .attention_span(desc, &span, q, &kv.head(head), out);
         });

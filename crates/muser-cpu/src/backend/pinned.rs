@@ -81,7 +81,7 @@ impl Cpu {
         } else {
             width
         };
-        let whole_of_row = width / profile.lanes() * profile.lanes();
+        let whole_of_row = width / profile.vector_width() * profile.vector_width();
         for_chunks(&mut self.lock().team, gate, chunk, |i, gate| {
             let at = i * chunk;
             let whole = (whole_of_row - (at % width).min(whole_of_row)).min(gate.len());

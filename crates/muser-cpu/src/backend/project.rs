@@ -17,7 +17,7 @@ use std::ops::Range;
 const ROUNDED: [DType; 2] = [DType::F16, DType::BF16];
 
 /// One rung of a product: its kernel and its columns.
-struct Step<'a> {
+struct Piece<'a> {
     rung: &'static Rung,
     product: &'a Product,
     columns: Range<usize>,
@@ -32,19 +32,19 @@ impl Cpu {
         x: &[f32],
         outputs: &mut [Output<'_>],
     ) {
-        let step = |w: &Weight, (rung, columns): (&'static Rung, Range<usize>)| {
+        let piece = |w: &Weight, (rung, columns): (&'static Rung, Range<usize>)| {
             let product = self.table.product(rung.family, w.dtype());
-            Step {
+            Piece {
                 rung,
                 product: product.expect("a test of the ladder: every rung has its kernel"),
                 columns,
             }
         };
-        let plan = |w: &Weight| -> Vec<Step<'_>> {
+        let plan = |w: &Weight| -> Vec<Piece<'_>> {
             let rungs = rungs(self.lane, w.dtype(), w.rows(), columns);
-            rungs.map(|rung| step(w, rung)).collect()
+            rungs.map(|rung| piece(w, rung)).collect()
         };
-        let plans: Vec<Vec<Step<'_>>> = set.iter().map(plan).collect();
+        let plans: Vec<Vec<Piece<'_>>> = set.iter().map(plan).collect();
         let shared = &mut *self.lock();
         self.prepare(shared, set, x);
         let Shared { team, operands } = shared;
@@ -59,8 +59,8 @@ impl Cpu {
             let w = &set[which];
             let n = w.row_bytes();
             let bytes = &w.bytes()[range.start * n..range.end * n];
-            for step in &plans[which] {
-                input.run(step, bytes, &mut tile.after(step.columns.start));
+            for piece in &plans[which] {
+                input.run(piece, bytes, &mut tile.after(piece.columns.start));
             }
         });
     }
@@ -138,31 +138,31 @@ struct Input<'a> {
 
 impl Input<'_> {
     /// The columns `columns` of a tile, whose own column 0 is the first of them.
-    fn run(&self, step: &Step<'_>, w: &[u8], tile: &mut Tile<'_>) {
-        let (cols, n) = (self.cols, step.columns.len());
-        self.table.called(step.product.name);
-        match step.product.kernel {
+    fn run(&self, piece: &Piece<'_>, w: &[u8], tile: &mut Tile<'_>) {
+        let (cols, n) = (self.cols, piece.columns.len());
+        self.table.called(piece.product.name);
+        match piece.product.kernel {
             Kernel::Superblocks(kernel) => {
                 let blocks = cols / QK;
-                let x = &self.operands.quantized[step.columns.start * blocks..];
+                let x = &self.operands.quantized[piece.columns.start * blocks..];
                 kernel(w, x, blocks, n, tile);
             }
             Kernel::Groups(kernel) => {
                 let folds = cols.div_ceil(QK);
-                let x = &self.operands.groups[step.columns.start * folds..];
+                let x = &self.operands.groups[piece.columns.start * folds..];
                 kernel(w, x, cols, n, tile);
             }
             Kernel::Floats(kernel) => {
-                kernel(w, &self.x[step.columns.start * cols..], cols, n, tile)
+                kernel(w, &self.x[piece.columns.start * cols..], cols, n, tile)
             }
             Kernel::OrderedFloats(kernel) => {
                 let profile = self.profile.expect("its rungs are the pinned lane's");
                 let order = Order {
                     profile,
-                    by_lanes: step.rung.route == Some(Route::TinyBlas),
+                    tiny_blas: piece.rung.route == Some(Route::TinyBlas),
                 };
-                let x = self.rounded(step.product.dtype);
-                kernel(w, &x[step.columns.start * cols..], cols, n, order, tile);
+                let x = self.rounded(piece.product.dtype);
+                kernel(w, &x[piece.columns.start * cols..], cols, n, order, tile);
             }
         }
     }

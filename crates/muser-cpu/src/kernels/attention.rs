@@ -18,7 +18,7 @@
 //! that are not visible get a score of -inf before the maximum and are left
 //! out of the sums.
 //!
-//! A long context is also cut by chunks ([`Span`]): what a chunk gives (m, l, o)
+//! A long context is also cut by chunks ([`ChunkSpan`]): what a chunk gives (m, l, o)
 //! does not depend on the others, so several threads compute the chunks of one
 //! head and a second dispatch merges them, a head a task, in the same order.
 //!
@@ -32,7 +32,7 @@ use std::ops::Range;
 
 /// Some chunks of one head's context.
 #[derive(Clone, Debug)]
-pub(crate) struct Span {
+pub(crate) struct ChunkSpan {
     /// The query's position.
     pub(crate) p: usize,
     /// The chunks, each with a visible position.
@@ -47,7 +47,7 @@ pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
 /// The kernels of one level.
 #[levels]
 pub(crate) mod kernels {
-    use super::{Span, part_len};
+    use super::{ChunkSpan, part_len};
     use crate::kv::{HeadView, PAD};
     use crate::simd::level as v;
     use muser_ops::Attention;
@@ -57,7 +57,7 @@ pub(crate) mod kernels {
     /// Vectors of positions, or of dimensions, in one block.
     const VECTORS: usize = 4;
     /// Values in one block.
-    const BLOCK: usize = VECTORS * v::LANES;
+    const BLOCK: usize = VECTORS * v::ELEMENTS;
     const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && PAD.is_multiple_of(BLOCK));
 
     /// The running softmax of one head.
@@ -104,7 +104,7 @@ pub(crate) mod kernels {
     /// part a chunk, the heads' o, then m and l of each.
     pub(crate) fn attention_span(
         desc: &Attention,
-        span: &Span,
+        span: &ChunkSpan,
         q: &[f32],
         kv: &HeadView<'_>,
         out: &mut [f32],
@@ -276,7 +276,7 @@ pub(crate) mod kernels {
                 for (i, k) in k.iter().enumerate().take(d) {
                     let mut kd = [v::splat(0.0); VECTORS];
                     for (j, kd) in kd.iter_mut().enumerate() {
-                        *kd = v::load_f16(k, base + j * v::LANES);
+                        *kd = v::load_f16(k, base + j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let q = v::splat(q[h][i]);
@@ -287,7 +287,7 @@ pub(crate) mod kernels {
                 }
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        v::store(&mut s[h], base + j * v::LANES, v::mul(acc[h][j], scale));
+                        v::store(&mut s[h], base + j * v::ELEMENTS, v::mul(acc[h][j], scale));
                     }
                 }
             }
@@ -301,16 +301,16 @@ pub(crate) mod kernels {
         #[inline]
         fn exponentials(&self, s: &mut [f32; CHUNK]) -> f32 {
             let mut top = v::load(s, 0);
-            for at in (v::LANES..CHUNK).step_by(v::LANES) {
+            for at in (v::ELEMENTS..CHUNK).step_by(v::ELEMENTS) {
                 top = v::max(top, v::load(s, at));
             }
-            let mut lanes = [0.0; v::LANES];
-            v::store(&mut lanes, 0, top);
-            let m = lanes
+            let mut values = [0.0; v::ELEMENTS];
+            v::store(&mut values, 0, top);
+            let m = values
                 .iter()
                 .fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b });
             let mv = v::splat(m);
-            for at in (0..CHUNK).step_by(v::LANES) {
+            for at in (0..CHUNK).step_by(v::ELEMENTS) {
                 let e = v::exp(v::sub(v::load(s, at), mv));
                 v::store(s, at, e);
             }
@@ -326,7 +326,7 @@ pub(crate) mod kernels {
                     let row = &self.value[t * self.padded + base..][..BLOCK];
                     let mut value = [v::splat(0.0); VECTORS];
                     for (j, value) in value.iter_mut().enumerate() {
-                        *value = v::load_f16(row, j * v::LANES);
+                        *value = v::load_f16(row, j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let p = v::splat(p[h][t]);
@@ -337,7 +337,7 @@ pub(crate) mod kernels {
                 }
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        v::store(o, h * self.padded + base + j * v::LANES, acc[h][j]);
+                        v::store(o, h * self.padded + base + j * v::ELEMENTS, acc[h][j]);
                     }
                 }
             }
@@ -355,10 +355,10 @@ pub(crate) mod kernels {
         let alpha = v::exp(v::splat(running.m - top));
         let beta = v::exp(v::splat(part.m - top));
         let scaled = v::mul(v::splat(running.l), alpha);
-        let mut l = [0.0; v::LANES];
+        let mut l = [0.0; v::ELEMENTS];
         v::store(&mut l, 0, v::fma(v::splat(part.l), beta, scaled));
         *running = Running { m: top, l: l[0] };
-        for at in (0..o.len()).step_by(v::LANES) {
+        for at in (0..o.len()).step_by(v::ELEMENTS) {
             let scaled = v::mul(v::load(o, at), alpha);
             let merged = v::fma(v::load(part_o, at), beta, scaled);
             v::store(o, at, merged);

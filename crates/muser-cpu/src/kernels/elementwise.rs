@@ -13,14 +13,14 @@ use muser_levels::levels;
 macro_rules! map {
     ($v:ident, $x:expr, $y:expr, $f:expr) => {{
         let (x, y) = ($x, $y);
-        let whole = x.len() / $v::LANES * $v::LANES;
-        for at in (0..whole).step_by($v::LANES) {
+        let whole = x.len() / $v::ELEMENTS * $v::ELEMENTS;
+        for at in (0..whole).step_by($v::ELEMENTS) {
             let value = $f($v::load(x, at), $v::load(y, at));
             $v::store(x, at, value);
         }
         let n = x.len() - whole;
         if n > 0 {
-            let (mut a, mut b) = ([0.0; $v::LANES], [0.0; $v::LANES]);
+            let (mut a, mut b) = ([0.0; $v::ELEMENTS], [0.0; $v::ELEMENTS]);
             a[..n].copy_from_slice(&x[whole..]);
             b[..n].copy_from_slice(&y[whole..whole + n]);
             let value = $f($v::load(&a, 0), $v::load(&b, 0));
@@ -73,11 +73,11 @@ pub(crate) mod kernels {
             return;
         };
         let inverse = 1.0 / cap;
-        let whole = x.len() / v::LANES * v::LANES;
-        let mut tail = [0.0; v::LANES];
+        let whole = x.len() / v::ELEMENTS * v::ELEMENTS;
+        let mut tail = [0.0; v::ELEMENTS];
         let n = x.len() - whole;
         tail[..n].copy_from_slice(&x[whole..]);
-        for at in (0..whole).step_by(v::LANES) {
+        for at in (0..whole).step_by(v::ELEMENTS) {
             let y = capped::<PINNED>(v::load(x, at), scale, inverse, cap);
             v::store(x, at, y);
         }

@@ -23,12 +23,12 @@ pub(crate) mod kernels {
         k_chunk: &mut [u16],
         v_row: &mut [u16],
     ) {
-        for at in (0..k.len()).step_by(v::LANES) {
-            let n = v::LANES.min(k.len() - at);
-            let (mut kf, mut vf) = ([0.0; v::LANES], [0.0; v::LANES]);
+        for at in (0..k.len()).step_by(v::ELEMENTS) {
+            let n = v::ELEMENTS.min(k.len() - at);
+            let (mut kf, mut vf) = ([0.0; v::ELEMENTS], [0.0; v::ELEMENTS]);
             kf[..n].copy_from_slice(&k[at..at + n]);
             vf[..n].copy_from_slice(&value[at..at + n]);
-            let (mut kh, mut vh) = ([0; v::LANES], [0; v::LANES]);
+            let (mut kh, mut vh) = ([0; v::ELEMENTS], [0; v::ELEMENTS]);
             v::store_f16(&mut kh, 0, v::load(&kf, 0));
             v::store_f16(&mut vh, 0, v::load(&vf, 0));
             for (i, bits) in kh[..n].iter().enumerate() {

@@ -18,16 +18,16 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::{norm, pinned, reduce};
 
-    const VECTORS: usize = reduce::LANES / v::LANES;
+    const VECTORS: usize = reduce::PARTIALS / v::ELEMENTS;
 
     /// 1 / sqrt(mean of squares + eps).
     #[inline]
     fn scale(x: &[f32], eps: f32) -> f32 {
         let mut acc = [v::splat(0.0); VECTORS];
-        let (blocks, rest) = x.as_chunks::<{ reduce::LANES }>();
+        let (blocks, rest) = x.as_chunks::<{ reduce::PARTIALS }>();
         for block in blocks {
             for (i, a) in acc.iter_mut().enumerate() {
-                let y = v::load(block, i * v::LANES);
+                let y = v::load(block, i * v::ELEMENTS);
                 *a = v::fma(y, y, *a);
             }
         }
@@ -38,8 +38,8 @@ pub(crate) mod kernels {
             }
             // A square is never -0, so adding the square of a missing
             // value changes nothing.
-            let mut y = [0.0; v::LANES];
-            let n = v::LANES.min(rest.len() - at);
+            let mut y = [0.0; v::ELEMENTS];
+            let n = v::ELEMENTS.min(rest.len() - at);
             y[..n].copy_from_slice(&rest[at..at + n]);
             let y = v::load(&y, 0);
             *a = v::fma(y, y, *a);
@@ -52,7 +52,7 @@ pub(crate) mod kernels {
             }
             width /= 2;
         }
-        norm::scale(v::halve_lanes(acc[0]), x.len(), eps)
+        norm::scale(v::halve(acc[0]), x.len(), eps)
     }
 
     /// The pinned lane's factors of four rows.
@@ -82,10 +82,10 @@ pub(crate) mod kernels {
     #[inline]
     fn scaled(x: &[f32], r: f32, weight: Option<&[f32]>, out: &mut [f32]) {
         let rv = v::splat(r);
-        let whole = x.len() / v::LANES * v::LANES;
+        let whole = x.len() / v::ELEMENTS * v::ELEMENTS;
         match weight {
             Some(w) => {
-                for at in (0..whole).step_by(v::LANES) {
+                for at in (0..whole).step_by(v::ELEMENTS) {
                     let y = v::mul(v::mul(v::load(x, at), rv), v::load(w, at));
                     v::store(out, at, y);
                 }
@@ -94,7 +94,7 @@ pub(crate) mod kernels {
                 }
             }
             None => {
-                for at in (0..whole).step_by(v::LANES) {
+                for at in (0..whole).step_by(v::ELEMENTS) {
                     v::store(out, at, v::mul(v::load(x, at), rv));
                 }
                 for at in whole..x.len() {
@@ -129,8 +129,8 @@ pub(crate) mod kernels {
     #[inline]
     fn scaled_head(head: &mut [f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);
-        let whole = head.len() / v::LANES * v::LANES;
-        for at in (0..whole).step_by(v::LANES) {
+        let whole = head.len() / v::ELEMENTS * v::ELEMENTS;
+        for at in (0..whole).step_by(v::ELEMENTS) {
             let y = v::mul(v::mul(v::load(head, at), rv), v::load(weight, at));
             v::store(head, at, y);
         }
@@ -153,8 +153,8 @@ pub(crate) mod kernels {
     #[inline]
     fn add_scaled(x: &mut [f32], y: &[f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);
-        let whole = y.len() / v::LANES * v::LANES;
-        for at in (0..whole).step_by(v::LANES) {
+        let whole = y.len() / v::ELEMENTS * v::ELEMENTS;
+        for at in (0..whole).step_by(v::ELEMENTS) {
             let n = v::mul(v::mul(v::load(y, at), rv), v::load(weight, at));
             v::store(x, at, v::add(v::load(x, at), n));
         }

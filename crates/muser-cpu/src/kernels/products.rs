@@ -156,19 +156,19 @@ pub(crate) mod kernels {
             Kernel::Superblocks(slab::<q4_k::BlockQ4K, { q4_k::BYTES }, { link::FOURS }>),
         );
         add(
-            Family::Lanes,
+            Family::Narrow,
             DType::Q4K,
             "lanes/q4_k",
-            Kernel::Superblocks(narrow::<q4_k::BlockQ4K, { q4_k::BYTES }, { minima::LANES }>),
+            Kernel::Superblocks(narrow::<q4_k::BlockQ4K, { q4_k::BYTES }, { minima::FOUR_CHAINS }>),
         );
         add(
-            Family::Lanes,
+            Family::Narrow,
             DType::Q5K,
             "lanes/q5_k",
-            Kernel::Superblocks(narrow::<q5_k::BlockQ5K, { q5_k::BYTES }, { minima::CHAIN }>),
+            Kernel::Superblocks(narrow::<q5_k::BlockQ5K, { q5_k::BYTES }, { minima::ONE_CHAIN }>),
         );
         add(
-            Family::Lanes,
+            Family::Narrow,
             DType::Q6K,
             "lanes/q6_k",
             Kernel::Superblocks(narrow::<q6_k::BlockQ6K, { q6_k::BYTES }, { minima::NONE }>),

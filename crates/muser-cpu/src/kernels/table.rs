@@ -7,7 +7,7 @@
 //! has does not compile here. `unsafe` in this module: calling that function,
 //! which [`KernelTable::new`] does only where the level is present.
 
-use super::attention::Span;
+use super::attention::ChunkSpan;
 use super::pinned::attention::{Queries, Single};
 use super::products::{self, Product};
 use super::quantize::{Block, Groups};
@@ -169,7 +169,7 @@ table! {
         (desc: &Attention, p: usize, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
     /// The same of some chunks, not merged.
     "attention/span" attention_span = attention::level::attention_span
-        (desc: &Attention, span: &Span, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
+        (desc: &Attention, span: &ChunkSpan, q: &[f32], kv: &HeadView<'_>, out: &mut [f32]);
     /// The chunks of one query head merged.
     "attention/merge" attention_merge = attention::level::attention_merge
         (parts: &[f32], heads: usize, padded: usize, head: usize, out: &mut [f32]);

@@ -19,12 +19,12 @@ use std::arch::x86_64::*;
 /// Eight values.
 pub(crate) type V = __m256;
 /// Values in a vector.
-pub(crate) const LANES: usize = 8;
+pub(crate) const ELEMENTS: usize = 8;
 /// Query heads that attention treats at once: 2 × 4 accumulators, 4 of K or
 /// V, one broadcast, of 16 registers.
 pub(crate) const HEAD_BLOCK: usize = 2;
 
-macro_rules! lanes {
+macro_rules! checked {
     ($x:expr, $at:expr, $n:expr) => {
         $x[$at..][..$n].as_ptr()
     };
@@ -34,7 +34,7 @@ macro_rules! lanes {
 #[level(avx2)]
 pub(crate) fn load(x: &[f32], at: usize) -> V {
     // SAFETY: the slice expression has checked eight values.
-    unsafe { _mm256_loadu_ps(lanes!(x, at, 8)) }
+    unsafe { _mm256_loadu_ps(checked!(x, at, 8)) }
 }
 #[inline]
 #[level(avx2)]
@@ -46,7 +46,7 @@ pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
 #[level(avx2)]
 pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
-    unsafe { _mm256_loadu_ps(lanes!(x, 4 * at, 32).cast()) }
+    unsafe { _mm256_loadu_ps(checked!(x, 4 * at, 32).cast()) }
 }
 #[inline]
 #[level(avx2)]
@@ -63,7 +63,7 @@ pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
 #[level(avx2)]
 pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
     // SAFETY: the slice expression has checked eight values.
-    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(lanes!(x, at, 8).cast()) })
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(checked!(x, at, 8).cast()) })
 }
 #[inline]
 #[level(avx2)]
@@ -206,8 +206,8 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
         // SAFETY: the slice expressions have checked four values.
         let (c, s) = unsafe {
             (
-                _mm_loadu_ps(lanes!(cos, p, 4)),
-                _mm_loadu_ps(lanes!(sin, p, 4)),
+                _mm_loadu_ps(checked!(cos, p, 4)),
+                _mm_loadu_ps(checked!(sin, p, 4)),
             )
         };
         let c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(c), twice);
@@ -221,7 +221,7 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
 /// The halving tree over the lanes of one vector.
 #[inline]
 #[level(avx2)]
-pub(crate) fn halve_lanes(v: V) -> f32 {
+pub(crate) fn halve(v: V) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
@@ -232,8 +232,8 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
 #[level(avx2)]
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     match L {
-        8 => halve_lanes(load(x, at)),
-        _ => halve_lanes(add(load(x, at), load(x, at + 8))),
+        8 => halve(load(x, at)),
+        _ => halve(add(load(x, at), load(x, at + 8))),
     }
 }
 
@@ -254,21 +254,21 @@ pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
 #[level(avx2)]
 pub(crate) fn load128(x: &[u8], at: usize) -> __m128i {
     // SAFETY: the slice expression has checked 16 bytes; the load is unaligned.
-    unsafe { _mm_loadu_si128(lanes!(x, at, 16).cast()) }
+    unsafe { _mm_loadu_si128(checked!(x, at, 16).cast()) }
 }
 /// 32 bytes from `at`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
-    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+    unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
 /// 32 codes from `at`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 codes; the load is unaligned.
-    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+    unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
 /// Eight 16-bit sums.
 #[inline]

@@ -17,12 +17,12 @@ use std::arch::x86_64::*;
 /// Sixteen values.
 pub(crate) type V = __m512;
 /// Values in a vector.
-pub(crate) const LANES: usize = 16;
+pub(crate) const ELEMENTS: usize = 16;
 /// Query heads that attention treats at once: 4 × 4 accumulators, 4 of K or V,
 /// one broadcast, of 32 registers.
 pub(crate) const HEAD_BLOCK: usize = 4;
 
-macro_rules! lanes {
+macro_rules! checked {
     ($x:expr, $at:expr, $n:expr) => {
         $x[$at..][..$n].as_ptr()
     };
@@ -32,7 +32,7 @@ macro_rules! lanes {
 #[level(avx512)]
 pub(crate) fn load(x: &[f32], at: usize) -> V {
     // SAFETY: the slice expression has checked 16 values.
-    unsafe { _mm512_loadu_ps(lanes!(x, at, 16)) }
+    unsafe { _mm512_loadu_ps(checked!(x, at, 16)) }
 }
 #[inline]
 #[level(avx512)]
@@ -44,7 +44,7 @@ pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
 #[level(avx512)]
 pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
-    unsafe { _mm512_loadu_ps(lanes!(x, 4 * at, 64).cast()) }
+    unsafe { _mm512_loadu_ps(checked!(x, 4 * at, 64).cast()) }
 }
 #[inline]
 #[level(avx512)]
@@ -61,7 +61,7 @@ pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
 #[level(avx512)]
 pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
     // SAFETY: the slice expression has checked 16 values.
-    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(lanes!(x, at, 16).cast()) })
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(checked!(x, at, 16).cast()) })
 }
 #[inline]
 #[level(avx512)]
@@ -214,8 +214,8 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
         // SAFETY: the slice expressions have checked eight values.
         let (c, s) = unsafe {
             (
-                _mm256_loadu_ps(lanes!(cos, p, 8)),
-                _mm256_loadu_ps(lanes!(sin, p, 8)),
+                _mm256_loadu_ps(checked!(cos, p, 8)),
+                _mm256_loadu_ps(checked!(sin, p, 8)),
             )
         };
         let c = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(c));
@@ -229,9 +229,9 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
 /// The halving tree over the lanes of one vector.
 #[inline]
 #[level(avx512)]
-pub(crate) fn halve_lanes(v: V) -> f32 {
+pub(crate) fn halve(v: V) -> f32 {
     let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
-    super::avx2::halve_lanes(eight)
+    super::avx2::halve(eight)
 }
 /// The fold by halves of the `L` values from `at` on, 8 or 16.
 #[inline]
@@ -239,7 +239,7 @@ pub(crate) fn halve_lanes(v: V) -> f32 {
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     match L {
         8 => super::avx2::fold_group::<8>(x, at),
-        _ => halve_lanes(load(x, at)),
+        _ => halve(load(x, at)),
     }
 }
 /// 32 bytes from `at`.
@@ -247,21 +247,21 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
 #[level(avx512)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
-    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+    unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
 /// 64 bytes from `at`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load512(x: &[u8], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
-    unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
+    unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
 /// 64 codes from `at`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 codes; the load is unaligned.
-    unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
+    unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
 /// Sixteen codes into `q[at..]`.
 #[inline]
@@ -298,7 +298,7 @@ pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
 /// The sums of the four i32 in each 128-bit lane.
 #[inline]
 #[level(avx512)]
-pub(crate) fn sum_lanes(v: __m512i) -> __m128i {
+pub(crate) fn sum_quarters(v: __m512i) -> __m128i {
     let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b01_00_11_10>(v));
     let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b10_11_00_01>(v));
     let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -325,19 +325,19 @@ pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let low = _mm512_shuffle_epi32::<0b11_10_11_01>(headers);
     let high = _mm512_srli_epi32::<2>(_mm512_shuffle_epi32::<0b10_10_01_01>(headers));
-    let low = _mm512_srlv_epi32(low, lane_dwords(0, 0, 0, 4));
+    let low = _mm512_srlv_epi32(low, in_each_quarter(0, 0, 0, 4));
     let low = _mm512_and_si512(
         low,
-        lane_dwords(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f),
+        in_each_quarter(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f),
     );
     // low | (high & mask)
-    let mask = lane_dwords(0, 0x3030_3030, 0, 0x3030_3030);
+    let mask = in_each_quarter(0, 0x3030_3030, 0, 0x3030_3030);
     _mm512_ternarylogic_epi32::<0b1111_1000>(low, high, mask)
 }
 /// The same four dwords in each 128-bit lane.
 #[inline]
 #[level(avx512)]
-fn lane_dwords(a: i32, b: i32, c: i32, d: i32) -> __m512i {
+fn in_each_quarter(a: i32, b: i32, c: i32, d: i32) -> __m512i {
     _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d))
 }
 /// The scales of row `r` of four, as i16 where the packs of [`dot_scaled`] put
@@ -382,7 +382,7 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
 /// quads each word of `scales` is one's.
 #[inline]
 #[level(avx512)]
-pub(crate) fn dot_lanes(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {
+pub(crate) fn dot_partials(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {
     let zero = _mm512_setzero_si512();
     let quads = |g: usize| _mm512_dpbusd_epi32(zero, codes[g], load_codes(q, 64 * g));
     // The lower words of the first, the lower words of the second above them.
@@ -392,10 +392,10 @@ pub(crate) fn dot_lanes(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]
     let high = _mm512_extracti64x4_epi64::<1>(sum);
     _mm256_add_epi32(_mm512_castsi512_si256(sum), high)
 }
-/// The scales of a Q4_K or Q5_K block for [`dot_lanes`], from bytes.
+/// The scales of a Q4_K or Q5_K block for [`dot_partials`], from bytes.
 #[inline]
 #[level(avx512)]
-pub(crate) fn scales_for_lanes(scales: __m128i) -> [__m512i; 2] {
+pub(crate) fn scales_for_partials(scales: __m128i) -> [__m512i; 2] {
     let scales = _mm512_broadcast_i32x4(scales);
     let pick = |g: i64| {
         let word = |k: i64| {

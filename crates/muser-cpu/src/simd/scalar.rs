@@ -13,7 +13,7 @@ use muser_quant::{bf16, f16};
 /// One value.
 pub(crate) type V = f32;
 /// Values in a vector.
-pub(crate) const LANES: usize = 1;
+pub(crate) const ELEMENTS: usize = 1;
 /// Query heads that attention treats at once.
 pub(crate) const HEAD_BLOCK: usize = 2;
 
@@ -103,7 +103,7 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     0 // the body's tail loop does them all
 }
 /// The halving tree over the lanes of one vector.
-pub(crate) fn halve_lanes(v: V) -> f32 {
+pub(crate) fn halve(v: V) -> f32 {
     v
 }
 

@@ -194,7 +194,7 @@ pub fn attend_tile<'a>(
     v: impl Fn(usize) -> &'a [u16],
     out: &mut [&mut [f32]],
 ) {
-    let lanes = profile.lanes();
+    let width = profile.vector_width();
     let rows = positions.len();
     let (mut m, mut s) = (vec![f32::NEG_INFINITY; rows], vec![0.0f32; rows]);
     out.iter_mut().for_each(|o| o.fill(0.0));
@@ -222,7 +222,7 @@ pub fn attend_tile<'a>(
                     m[i] = top;
                 }
                 p = scores.map(|s| math::exp(profile, s - m[i]));
-                let folds = p.chunks_exact(lanes).map(|c| dot::fold(c, lanes));
+                let folds = p.chunks_exact(width).map(|c| dot::fold(c, width));
                 let sum = folds.fold(0.0f64, |s, f| s + f64::from(f));
                 s[i] = (f64::from(s[i]) + sum) as f32;
             }

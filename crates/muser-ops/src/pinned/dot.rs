@@ -35,7 +35,7 @@ pub fn activation(dtype: DType, x: f32) -> f32 {
 
 /// Whether a product of `columns` vectors with `rows` rows of floats goes by
 /// lanes (tinyBLAS) and not by vectors.
-pub fn by_lanes(rows: usize, columns: usize) -> bool {
+pub fn is_tiny_blas(rows: usize, columns: usize) -> bool {
     columns >= 2 && rows.is_multiple_of(4)
 }
 
@@ -64,13 +64,13 @@ pub fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
 }
 
 /// Σ w_i · x_i by lanes.
-pub fn lanes(
+pub fn tiny_blas(
     profile: Profile,
     n: usize,
     w: impl Fn(usize) -> f32,
     x: impl Fn(usize) -> f32,
 ) -> f32 {
-    let l = profile.lanes();
+    let l = profile.vector_width();
     let mut c = [0.0f32; 16];
     for i in 0..n.next_multiple_of(l) {
         let (w, x) = if i < n { (w(i), x(i)) } else { (0.0, 0.0) };
@@ -90,7 +90,7 @@ pub fn vectors(
     if dtype == DType::BF16 {
         return vectors_bf16(profile, n, w, x);
     }
-    let l = profile.lanes();
+    let l = profile.vector_width();
     let whole = n / (4 * l) * (4 * l);
     let mut v = [[0.0f32; 16]; 4];
     for i in 0..whole {
@@ -118,7 +118,7 @@ pub fn rest(
     x: impl Fn(usize) -> f32,
 ) -> f32 {
     if dtype == DType::F32 {
-        return rest_f32(profile.lanes(), left, sum as f32, w, x);
+        return rest_f32(profile.vector_width(), left, sum as f32, w, x);
     }
     left.fold(sum, |s, i| s + f64::from(w(i) * x(i))) as f32
 }
@@ -149,7 +149,7 @@ fn vectors_bf16(
     w: impl Fn(usize) -> f32,
     x: impl Fn(usize) -> f32,
 ) -> f32 {
-    let l = profile.lanes();
+    let l = profile.vector_width();
     let whole = n / 32 * 32;
     let mut c = [[0.0f32; 16]; 4];
     for i in 0..whole {

@@ -13,7 +13,7 @@ pub fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
 /// `g_i = silu(g_i) · u_i` of one row: whole vectors with the polynomial, the
 /// rest with the math library's exp.
 pub fn silu_product(profile: Profile, gate: &mut [f32], up: &[f32]) {
-    let whole = gate.len() / profile.lanes() * profile.lanes();
+    let whole = gate.len() / profile.vector_width() * profile.vector_width();
     for (i, (g, &u)) in gate.iter_mut().zip(up).enumerate() {
         *g = u * match i < whole {
             true => math::silu(profile, *g),

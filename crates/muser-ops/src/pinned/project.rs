@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | Q4_K, rows a multiple of 8 | whole groups of four | [`Route::InterleavedFour`] |
 //! | the same | the one to three left over | [`Route::Interleaved`] |
-//! | Q4_K otherwise, Q5_K, Q6_K | 1 to 7 | [`Route::Lanes`] |
+//! | Q4_K otherwise, Q5_K, Q6_K | 1 to 7 | [`Route::Narrow`] |
 //! | Q4_K otherwise, Q5_K, Q6_K | 8 and more | [`Route::Tiled`] |
 //! | F16, BF16, F32 | one, or rows no multiple of 4 | [`Route::Vectors`] |
 //! | F16, BF16, F32 otherwise | 2 and more | [`Route::TinyBlas`] |
@@ -57,7 +57,7 @@ pub enum Route {
     /// The same for four columns at once: a link every 64 codes.
     InterleavedFour,
     /// A dot product of eight float lanes for each output.
-    Lanes,
+    Narrow,
     /// Tiles of columns, one float chain an output.
     Tiled,
     /// Float weights, a dot product of four vectors for each output.
@@ -72,7 +72,7 @@ impl Route {
         match self {
             Self::Interleaved => "interleaved",
             Self::InterleavedFour => "interleaved-four",
-            Self::Lanes => "lanes",
+            Self::Narrow => "narrow",
             Self::Tiled => "tiled",
             Self::Vectors => "vectors",
             Self::TinyBlas => "tinyblas",
@@ -84,7 +84,7 @@ impl Route {
         match self {
             Self::Interleaved => "ggml_gemv_q4_K_8x8_q8_K",
             Self::InterleavedFour => "ggml_gemm_q4_K_8x8_q8_K",
-            Self::Lanes => "ggml_vec_dot_q{4,5,6}_K_q8_K",
+            Self::Narrow => "ggml_vec_dot_q{4,5,6}_K_q8_K",
             Self::Tiled => "tiled (ggml-cpu/tiled)",
             Self::Vectors => "ggml_vec_dot_{f16,bf16,f32}",
             Self::TinyBlas => "tinyBLAS (llamafile/sgemm)",
@@ -133,10 +133,10 @@ pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option
         Covered::FourBits if eights && column < columns / 4 * 4 => Route::InterleavedFour,
         Covered::FourBits if eights => Route::Interleaved,
         Covered::FourBits | Covered::FiveBits | Covered::SixBits if columns < TILED_FROM => {
-            Route::Lanes
+            Route::Narrow
         }
         Covered::FourBits | Covered::FiveBits | Covered::SixBits => Route::Tiled,
-        Covered::Floats if dot::by_lanes(rows, columns) => Route::TinyBlas,
+        Covered::Floats if dot::is_tiny_blas(rows, columns) => Route::TinyBlas,
         Covered::Floats => Route::Vectors,
     })
 }
@@ -168,7 +168,7 @@ pub fn project(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
                 Some(Route::Interleaved) => dot_quantized(dtype, row, &y),
                 Some(Route::InterleavedFour) => by_quarters(&unpack(row), &y),
                 Some(Route::Tiled) => tiled(&unpack(row), &y),
-                Some(Route::Lanes) => lanes(dtype, &unpack(row), &y),
+                Some(Route::Narrow) => narrow(dtype, &unpack(row), &y),
                 Some(Route::Vectors | Route::TinyBlas) | None => {
                     unreachable!("float weights went before, and so did others")
                 }
@@ -180,7 +180,7 @@ pub fn project(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
 /// [`project`] of float weights.
 fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     let (dtype, rows, cols) = (weight.dtype(), weight.rows(), weight.cols());
-    let by_lanes = dot::by_lanes(rows, x.len() / cols);
+    let tiny_blas = dot::is_tiny_blas(rows, x.len() / cols);
     let mut w = vec![0.0f32; cols];
     for r in 0..rows {
         dtype
@@ -188,8 +188,8 @@ fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
             .expect("a weight's rows are whole by construction");
         for (c, x) in x.chunks_exact(cols).enumerate() {
             let x = |i: usize| dot::activation(dtype, x[i]);
-            out[c * rows + r] = match by_lanes {
-                true => dot::lanes(profile, cols, |i| w[i], x),
+            out[c * rows + r] = match tiny_blas {
+                true => dot::tiny_blas(profile, cols, |i| w[i], x),
                 false => dot::vectors(profile, dtype, cols, |i| w[i], x),
             };
         }
@@ -221,7 +221,7 @@ impl Unpacked {
     /// What float lane `l` of eight gets of [`Self::sum`]: every eighth quad of
     /// codes, vectors of 32 laid over each other; but the bias is taken off the
     /// lane of its own 32 codes, `32 l ..`, which moves it between lanes.
-    fn lane_sum(&self, a: &BlockQ8K, l: usize) -> i32 {
+    fn partial_sum(&self, a: &BlockQ8K, l: usize) -> i32 {
         let quads = (0..QK).filter(|i| i % 32 / 4 == l);
         let codes: i32 = quads.map(|i| self.term(a, i, self.codes[i])).sum();
         let bias: i32 = (32 * l..32 * (l + 1))
@@ -325,13 +325,13 @@ fn tiled(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     })
 }
 
-/// [`Route::Lanes`].
-fn lanes(dtype: DType, row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
+/// [`Route::Narrow`].
+fn narrow(dtype: DType, row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut low) = ([0.0f32; 8], [0.0f32; 4]);
     for (w, a) in row.iter().zip(y) {
         let factor = a.d * w.d;
         for (l, acc) in acc.iter_mut().enumerate() {
-            *acc = (w.lane_sum(a, l) as f32).mul_add(factor, *acc);
+            *acc = (w.partial_sum(a, l) as f32).mul_add(factor, *acc);
         }
         let factor = -a.d * w.dmin;
         match covered(dtype) {

@@ -1,7 +1,7 @@
 //! Float rows with f32 activations, by the 256-lane reduction.
 //!
 //! 2 bytes a weight (F16, BF16) or 4 (F32), and no unpacking but a conversion:
-//! bound by the memory at one column. 256 / LANES accumulators hide the latency
+//! bound by the memory at one column. 256 / PARTIALS accumulators hide the latency
 //! of the fma.
 
 use muser_levels::levels;
@@ -10,10 +10,10 @@ use muser_levels::levels;
 pub(crate) mod kernels {
     use crate::rows::Tile;
     use crate::simd::level as v;
-    use muser_ops::reduce::LANES;
+    use muser_ops::reduce::PARTIALS;
     use muser_quant::{Float, FloatCodes};
 
-    const VECTORS: usize = LANES / v::LANES;
+    const VECTORS: usize = PARTIALS / v::ELEMENTS;
     /// Bytes of the widest value.
     pub(crate) const WIDEST: usize = 4;
 
@@ -38,28 +38,28 @@ pub(crate) mod kernels {
     #[inline]
     fn dot<F: Float, const B: usize>(w: &[u8], x: &[f32]) -> f32 {
         let mut acc = [v::splat(0.0); VECTORS];
-        let (blocks, rest) = x.as_chunks::<LANES>();
-        for (x, w) in blocks.iter().zip(w.chunks_exact(LANES * B)) {
+        let (blocks, rest) = x.as_chunks::<PARTIALS>();
+        for (x, w) in blocks.iter().zip(w.chunks_exact(PARTIALS * B)) {
             for (i, a) in acc.iter_mut().enumerate() {
-                let at = i * v::LANES;
+                let at = i * v::ELEMENTS;
                 *a = v::fma(load::<F>(w, at), v::load(x, at), *a);
             }
         }
-        let w = &w[blocks.len() * LANES * B..];
-        let whole = rest.len() / v::LANES;
+        let w = &w[blocks.len() * PARTIALS * B..];
+        let whole = rest.len() / v::ELEMENTS;
         for (i, a) in acc.iter_mut().enumerate().take(whole) {
-            let at = i * v::LANES;
+            let at = i * v::ELEMENTS;
             *a = v::fma(load::<F>(w, at), v::load(rest, at), *a);
         }
-        let n = rest.len() - whole * v::LANES;
+        let n = rest.len() - whole * v::ELEMENTS;
         if n > 0 {
             // A padded vector would add +0 to lanes that have no value, and
             // -0 + +0 is +0: only the lanes that exist are replaced.
-            let at = whole * v::LANES;
-            let (mut xs, mut ws) = ([0.0; v::LANES], [0; v::LANES * WIDEST]);
+            let at = whole * v::ELEMENTS;
+            let (mut xs, mut ws) = ([0.0; v::ELEMENTS], [0; v::ELEMENTS * WIDEST]);
             xs[..n].copy_from_slice(&rest[at..]);
             ws[..n * B].copy_from_slice(&w[at * B..][..n * B]);
-            let (mut sum, mut kept) = ([0.0; v::LANES], [0.0; v::LANES]);
+            let (mut sum, mut kept) = ([0.0; v::ELEMENTS], [0.0; v::ELEMENTS]);
             v::store(&mut kept, 0, acc[whole]);
             v::store(
                 &mut sum,
@@ -76,7 +76,7 @@ pub(crate) mod kernels {
             }
             width /= 2;
         }
-        v::halve_lanes(acc[0])
+        v::halve(acc[0])
     }
 
     /// A vector of the values that begin at value `at` of the bytes.

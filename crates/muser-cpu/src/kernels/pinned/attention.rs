@@ -63,7 +63,7 @@ pub(crate) mod kernels {
     /// Vectors of positions, or of dimensions, in one block.
     const VECTORS: usize = 4;
     /// Values in one block.
-    const BLOCK: usize = VECTORS * v::LANES;
+    const BLOCK: usize = VECTORS * v::ELEMENTS;
     const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && PAD.is_multiple_of(BLOCK));
 
     /// The running softmax of one head.
@@ -217,15 +217,15 @@ pub(crate) mod kernels {
             let k = self.k.as_chunks::<CHUNK>().0;
             let q: [&[f32]; H] = std::array::from_fn(|h| &self.q[h * d..][..d]);
             let scale = v::splat(self.scale);
-            for base in (0..CHUNK).step_by(v::LANES) {
-                if base >= self.visible.end || base + v::LANES <= self.visible.start {
+            for base in (0..CHUNK).step_by(v::ELEMENTS) {
+                if base >= self.visible.end || base + v::ELEMENTS <= self.visible.start {
                     continue;
                 }
                 // The first fold, L to L / 2, is taken as the lanes come.
                 let mut t = [[v::splat(0.0); 8]; H];
                 for l in 0..L / 2 {
-                    let low = lane_sum::<H, L>(&k[..d], q, l, base);
-                    let high = lane_sum::<H, L>(&k[..d], q, l + L / 2, base);
+                    let low = partial_sum::<H, L>(&k[..d], q, l, base);
+                    let high = partial_sum::<H, L>(&k[..d], q, l + L / 2, base);
                     for h in 0..H {
                         t[h][l] = v::add(low[h], high[h]);
                     }
@@ -270,7 +270,7 @@ pub(crate) mod kernels {
                 };
             }
             running.m = m;
-            for at in (0..CHUNK).step_by(v::LANES) {
+            for at in (0..CHUNK).step_by(v::ELEMENTS) {
                 let e = v::exp_glibc(v::load(&args, at));
                 v::store(&mut args, at, e);
             }
@@ -279,14 +279,14 @@ pub(crate) mod kernels {
                 if rises[t] {
                     (factor, p) = (args[t], 1.0);
                     let factor = v::splat(factor);
-                    for at in (0..a.len()).step_by(v::LANES) {
+                    for at in (0..a.len()).step_by(v::ELEMENTS) {
                         let scaled = v::half(v::mul(v::load(a, at), factor));
                         v::store(a, at, scaled);
                     }
                 }
                 let row = &self.value[t * self.padded..][..self.padded];
                 let weight = v::splat(p);
-                for at in (0..a.len()).step_by(v::LANES) {
+                for at in (0..a.len()).step_by(v::ELEMENTS) {
                     let sum = v::fma(v::load_f16(row, at), weight, v::load(a, at));
                     v::store(a, at, v::half(sum));
                 }
@@ -298,7 +298,7 @@ pub(crate) mod kernels {
     /// Float lane `l` of the contract's dot product of `H` heads with the
     /// positions from `base` on: its four vectors added to each other.
     #[inline]
-    fn lane_sum<const H: usize, const L: usize>(
+    fn partial_sum<const H: usize, const L: usize>(
         k: &[[u16; CHUNK]],
         q: [&[f32]; H],
         l: usize,
@@ -435,7 +435,7 @@ pub(crate) mod kernels {
                 for (i, k) in k.iter().enumerate() {
                     let mut kd = [v::splat(0.0); VECTORS];
                     for (j, kd) in kd.iter_mut().enumerate() {
-                        *kd = v::load_f16(k, base + j * v::LANES);
+                        *kd = v::load_f16(k, base + j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let q = v::splat(q[h][i]);
@@ -446,7 +446,7 @@ pub(crate) mod kernels {
                 }
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        v::store(&mut s[h], base + j * v::LANES, v::mul(acc[h][j], scale));
+                        v::store(&mut s[h], base + j * v::ELEMENTS, v::mul(acc[h][j], scale));
                     }
                 }
             }
@@ -459,14 +459,14 @@ pub(crate) mod kernels {
                 let mut acc = [[v::splat(0.0); VECTORS]; H];
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        acc[h][j] = v::load(o, h * self.padded + base + j * v::LANES);
+                        acc[h][j] = v::load(o, h * self.padded + base + j * v::ELEMENTS);
                     }
                 }
                 for t in 0..self.filled {
                     let row = &self.value[t * self.padded + base..][..BLOCK];
                     let mut value = [v::splat(0.0); VECTORS];
                     for (j, value) in value.iter_mut().enumerate() {
-                        *value = v::load_f16(row, j * v::LANES);
+                        *value = v::load_f16(row, j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let p = v::splat(p[h][t]);
@@ -482,7 +482,7 @@ pub(crate) mod kernels {
                             // fma(0, 0, sum) of the slots that hold zeros.
                             sum = v::add(sum, v::splat(0.0));
                         }
-                        v::store(o, h * self.padded + base + j * v::LANES, sum);
+                        v::store(o, h * self.padded + base + j * v::ELEMENTS, sum);
                     }
                 }
             }
@@ -498,14 +498,14 @@ pub(crate) mod kernels {
         o: &mut [f32],
     ) {
         let mut top = v::splat(f32::NEG_INFINITY);
-        for at in (0..CHUNK).step_by(v::LANES) {
+        for at in (0..CHUNK).step_by(v::ELEMENTS) {
             // A NaN never wins: `max` gives the second of two that do not
             // compare.
             top = v::max(v::load(p, at), top);
         }
-        let mut lanes = [0.0; v::LANES];
-        v::store(&mut lanes, 0, top);
-        let top = lanes
+        let mut values = [0.0; v::ELEMENTS];
+        v::store(&mut values, 0, top);
+        let top = values
             .iter()
             .fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
         if top == f32::NEG_INFINITY {
@@ -515,7 +515,7 @@ pub(crate) mod kernels {
         if top > running.m {
             let factor = glibc::expf(running.m - top);
             let by = v::splat(factor);
-            for at in (0..o.len()).step_by(v::LANES) {
+            for at in (0..o.len()).step_by(v::ELEMENTS) {
                 let scaled = v::mul(v::load(o, at), by);
                 v::store(o, at, scaled);
             }
@@ -523,7 +523,7 @@ pub(crate) mod kernels {
             running.m = top;
         }
         let m = v::splat(running.m);
-        for at in (0..CHUNK).step_by(v::LANES) {
+        for at in (0..CHUNK).step_by(v::ELEMENTS) {
             let e = v::exp_pinned::<WIDE>(v::sub(v::load(p, at), m));
             v::store(p, at, e);
         }

@@ -22,7 +22,7 @@ use muser_ops::Profile;
 pub(crate) struct Order {
     pub(crate) profile: Profile,
     /// By lanes, and not by vectors.
-    pub(crate) by_lanes: bool,
+    pub(crate) tiny_blas: bool,
 }
 
 /// The kernel of one level: `K` registers are a vector of the contract.
@@ -47,15 +47,15 @@ pub(crate) mod kernels {
     ) {
         match order.profile {
             Profile::LlamaCppAvx512 => {
-                by::<F, B, { 16 / v::LANES }>(w, x, cols, columns, order, tile);
+                products::<F, B, { 16 / v::ELEMENTS }>(w, x, cols, columns, order, tile);
             }
-            Profile::LlamaCppAvx2 => eight_lanes::<F, B>(w, x, cols, columns, order, tile),
+            Profile::LlamaCppAvx2 => eight_wide::<F, B>(w, x, cols, columns, order, tile),
         }
     }
 
     /// The profile of 8 lanes.
     #[only(scalar, avx2)]
-    fn eight_lanes<F: Float, const B: usize>(
+    fn eight_wide<F: Float, const B: usize>(
         w: &[u8],
         x: &[f32],
         cols: usize,
@@ -63,16 +63,16 @@ pub(crate) mod kernels {
         order: Order,
         tile: &mut Tile<'_>,
     ) {
-        by::<F, B, { 8 / v::LANES }>(w, x, cols, columns, order, tile);
+        products::<F, B, { 8 / v::ELEMENTS }>(w, x, cols, columns, order, tile);
     }
 
     /// The profile of 8 lanes, whose vectors are half a register here: the kernel
     /// of the level below.
     #[only(avx512)]
-    use super::avx2::ggml_dot as eight_lanes;
+    use super::avx2::ggml_dot as eight_wide;
 
     /// Sums of `K` registers a vector.
-    fn by<F: Float, const B: usize, const K: usize>(
+    fn products<F: Float, const B: usize, const K: usize>(
         w: &[u8],
         x: &[f32],
         cols: usize,
@@ -82,7 +82,7 @@ pub(crate) mod kernels {
     ) {
         let count = tile.rows();
         let row = |r: usize| &w[r.min(count - 1) * cols * B..][..cols * B];
-        if !order.by_lanes {
+        if !order.tiny_blas {
             for r in 0..count {
                 for c in 0..columns {
                     let sum = vectors::<F, B, K>(row(r), &x[c * cols..][..cols], order.profile);
@@ -97,9 +97,9 @@ pub(crate) mod kernels {
             while c < columns {
                 let x = &x[c * cols..];
                 c += match columns - c {
-                    1 => lanes::<F, B, K, 1>(rows, x, cols, (r, c), tile),
-                    2 | 3 => lanes::<F, B, K, 2>(rows, x, cols, (r, c), tile),
-                    _ => lanes::<F, B, K, 4>(rows, x, cols, (r, c), tile),
+                    1 => tiny_blas::<F, B, K, 1>(rows, x, cols, (r, c), tile),
+                    2 | 3 => tiny_blas::<F, B, K, 2>(rows, x, cols, (r, c), tile),
+                    _ => tiny_blas::<F, B, K, 4>(rows, x, cols, (r, c), tile),
                 };
             }
         }
@@ -107,7 +107,7 @@ pub(crate) mod kernels {
 
     /// Two rows with N columns by lanes; gives N.
     #[inline]
-    fn lanes<F: Float, const B: usize, const K: usize, const N: usize>(
+    fn tiny_blas<F: Float, const B: usize, const K: usize, const N: usize>(
         rows: [&[u8]; 2],
         x: &[f32],
         cols: usize,
@@ -116,11 +116,11 @@ pub(crate) mod kernels {
     ) -> usize {
         let x: [&[f32]; N] = std::array::from_fn(|n| &x[n * cols..][..cols]);
         let mut acc = [[[v::splat(0.0); K]; N]; 2];
-        let wide = K * v::LANES;
+        let wide = K * v::ELEMENTS;
         let whole = cols / wide * wide;
         for i in (0..whole).step_by(wide) {
             for k in 0..K {
-                let at = i + k * v::LANES;
+                let at = i + k * v::ELEMENTS;
                 let w = [load::<F>(rows[0], at), load::<F>(rows[1], at)];
                 for n in 0..N {
                     let x = v::load(x[n], at);
@@ -142,7 +142,7 @@ pub(crate) mod kernels {
                 ws[..left * B].copy_from_slice(&rows[h][whole * B..]);
                 for n in 0..N {
                     for k in 0..K {
-                        let at = k * v::LANES;
+                        let at = k * v::ELEMENTS;
                         let (w, x) = (load::<F>(&ws, at), v::load(&xs[n], at));
                         acc[h][n][k] = v::fma(w, x, acc[h][n][k]);
                     }
@@ -163,20 +163,20 @@ pub(crate) mod kernels {
         x: &[f32],
         profile: Profile,
     ) -> f32 {
-        let lanes = K * v::LANES;
+        let width = K * v::ELEMENTS;
         // BF16 has vectors for 32 values, the others four.
         let count = if F::DTYPE == DType::BF16 {
-            32 / lanes
+            32 / width
         } else {
             4
         };
-        let group = count * lanes;
+        let group = count * width;
         let whole = x.len() / group * group;
         let mut acc = [[v::splat(0.0); K]; 4];
         for i in (0..whole).step_by(group) {
             for (j, acc) in acc.iter_mut().enumerate().take(count) {
                 for (k, acc) in acc.iter_mut().enumerate() {
-                    let at = i + j * lanes + k * v::LANES;
+                    let at = i + j * width + k * v::ELEMENTS;
                     *acc = v::fma(load::<F>(w, at), v::load(x, at), *acc);
                 }
             }
@@ -189,12 +189,12 @@ pub(crate) mod kernels {
                 let (even, odd) = (v::add(acc[0][k], acc[2][k]), v::add(acc[1][k], acc[3][k]));
                 *s = v::add(even, odd);
             }
-            if lanes == 16 || F::DTYPE == DType::BF16 {
+            if width == 16 || F::DTYPE == DType::BF16 {
                 fold::<K>(s).into()
             } else {
                 let mut values = [0.0; 16];
                 for (k, s) in s.into_iter().enumerate() {
-                    v::store(&mut values, k * v::LANES, s);
+                    v::store(&mut values, k * v::ELEMENTS, s);
                 }
                 fold_vectors(profile, &values).into()
             }
@@ -202,8 +202,8 @@ pub(crate) mod kernels {
         if whole == x.len() {
             return sum as f32;
         }
-        let mut ws = [0u8; v::LANES * WIDEST];
-        let mut values = [0.0; v::LANES];
+        let mut ws = [0u8; v::ELEMENTS * WIDEST];
+        let mut values = [0.0; v::ELEMENTS];
         let mut value = |i: usize| {
             ws[..B].copy_from_slice(&w[i * B..][..B]);
             v::store(&mut values, 0, load::<F>(&ws, 0));
@@ -224,6 +224,6 @@ pub(crate) mod kernels {
             }
             width /= 2;
         }
-        v::halve_lanes(x[0])
+        v::halve(x[0])
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     for at in (0..QK).step_by(64) {
         let codes = v::load_codes(&block.q, at);
         let quads = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, codes);
-        let sums = v::sum_lanes(quads);
+        let sums = v::sum_quarters(quads);
         let sums = [
             _mm_extract_epi32::<0>(sums),
             _mm_extract_epi32::<1>(sums),
@@ -90,7 +90,7 @@ pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     for at in (0..QK).step_by(64) {
         let codes = v::load_codes(&out.q, at);
         // Four sums of 16 codes: two groups.
-        let sums = v::sum_lanes(_mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, codes));
+        let sums = v::sum_quarters(_mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, codes));
         let g = at / GROUP;
         out.sums[g] = (_mm_extract_epi32::<0>(sums) + _mm_extract_epi32::<1>(sums)) as i16;
         out.sums[g + 1] = (_mm_extract_epi32::<2>(sums) + _mm_extract_epi32::<3>(sums)) as i16;

@@ -4,7 +4,7 @@
 //! ```text
 //! for the lines of the bytes, eight at a time:
 //!   prefetch the eight lines that lie AHEAD after them
-//!   lanes ^= lines                                   a load and an xor each
+//!   sums ^= lines                                   a load and an xor each
 //! ```
 //!
 //! Prefetched as the kernels of weights do it, so that the measure is of what

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use std::array::from_fn;
 
 /// Rows of a slab.
-pub(crate) const LANES: usize = 8;
+pub(crate) const ROWS: usize = 8;
 /// Slabs side by side in a wide batch.
 pub(crate) const SLABS: usize = 1;
 /// Columns that meet a slab together: 4 sums of pairs, 4 scaled sums, a line, a
@@ -25,19 +25,19 @@ pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
 }
 
 /// The rows of a slab.
-pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Stores one 32-bit word for each row.
 #[inline]
 #[level(avx2)]
-pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m256i) {
+pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m256i) {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
 /// Loads one 32-bit word of each row.
 #[inline]
 #[level(avx2)]
-pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m256i {
+pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
@@ -64,7 +64,7 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
 /// rows: two shuffles and an insertion a line.
 #[inline]
 #[level(avx2)]
-pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m256i; 4] {
+pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m256i; 4] {
     let mut v = [_mm256_setzero_si256(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm256_castsi128_si256(load128(rows.bytes::<16>(r, at), 0));
@@ -105,9 +105,9 @@ fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
 /// Factors, scales (twice in a word) and minima of Q4_K or Q5_K blocks.
 #[inline]
 #[level(avx2)]
-pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
+pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
-    let [factors, s, m, low] = turn4(rows, 0);
+    let [factors, s, m, low] = transpose4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
     store(
         &mut to.dmin,
@@ -137,11 +137,11 @@ pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Sla
 /// Factors and scales (twice in a word) of Q6_K blocks.
 #[inline]
 #[level(avx2)]
-pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
+pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
     // The last dword of these is two scales and the factor.
-    let factors = turn4(rows, B - 16)[3];
+    let factors = transpose4(rows, B - 16)[3];
     store(&mut to.d, 0, low_halves(_mm256_srli_epi32::<16>(factors)));
-    for (i, scales) in turn4(rows, B - 18).into_iter().enumerate() {
+    for (i, scales) in transpose4(rows, B - 18).into_iter().enumerate() {
         for j in 0..4 {
             let scale = pick(scales, [0x80, j as u8, 0x80, j as u8]);
             store_line(&mut to.scales[4 * i + j], _mm256_srai_epi16::<8>(scale));
@@ -162,10 +162,10 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
 #[inline]
 #[level(avx2)]
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: &[Block],
     apart: usize,
-    chains: &mut [[Chains<LANES>; S]; N],
+    chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x: [&Block; N] = from_fn(|n| &x[n * apart]);
     // Parts of a superblock with a link of their own.
@@ -205,7 +205,7 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
 #[inline]
 #[level(avx2)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: [&Block; N],
     part: usize,
     parts: usize,
@@ -240,7 +240,7 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
 #[inline]
 #[level(avx2)]
 fn minima<F: Superblock, const N: usize>(
-    slab: &Slab<LANES>,
+    slab: &Slab<ROWS>,
     x: [&Block; N],
     part: usize,
     parts: usize,

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::mem::offset_of;
 
 /// Rows of a slab.
-pub(crate) const LANES: usize = 16;
+pub(crate) const ROWS: usize = 16;
 /// Slabs side by side: each broadcast of activations serves both.
 pub(crate) const SLABS: usize = 2;
 /// Columns that meet a slab together: 8 sums of products, 8 scaled sums and a
@@ -32,7 +32,10 @@ pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
 /// Prefetches the next block of `N` rows, from `first` on, into the first cache.
 #[inline]
 #[level(avx512)]
-pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(rows: Rows<'_, B>, first: usize) {
+pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
+    rows: SlabRows<'_, B>,
+    first: usize,
+) {
     for r in first..first + N {
         let next = rows.bytes::<B>(r, 0).as_ptr().wrapping_add(B);
         for line in 0..B.div_ceil(64) {
@@ -42,26 +45,26 @@ pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(rows: Rows<'_,
 }
 
 /// The rows of a slab.
-pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Stores one 32-bit word for each row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m512i) {
+pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
 /// Loads one 32-bit word of each row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m512i {
+pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m512i {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
 /// Dword i of vector j to dword j of vector i, in each 128-bit lane.
 #[inline]
 #[level(avx512)]
-fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
+fn transpose_quarters(v: [__m512i; 4]) -> [__m512i; 4] {
     let a = _mm512_unpacklo_epi32(v[0], v[1]);
     let b = _mm512_unpackhi_epi32(v[0], v[1]);
     let c = _mm512_unpacklo_epi32(v[2], v[3]);
@@ -79,8 +82,8 @@ fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
 /// rows: three shuffles and an insertion a line.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8] {
-    let (low, high) = (turned_half(rows, 0, at), turned_half(rows, 8, at));
+pub(crate) fn transpose8<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m512i; 8] {
+    let (low, high) = (transpose_half(rows, 0, at), transpose_half(rows, 8, at));
     let mut lines = [_mm512_setzero_si512(); 8];
     for t in 0..4 {
         lines[t] = _mm512_shuffle_i32x4::<0b10_00_10_00>(low[t], high[t]);
@@ -92,18 +95,18 @@ pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8
 /// then of the other four.
 #[inline]
 #[level(avx512)]
-fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
+fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi256_si512(super::load256(rows.bytes::<32>(first + r, at), 0));
         *v = _mm512_inserti64x4::<1>(low, super::load256(rows.bytes::<32>(first + 4 + r, at), 0));
     }
-    turn_lanes(v)
+    transpose_quarters(v)
 }
 /// The four dwords from byte `at` on of each row, as four lines.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
+pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi128_si512(load128(rows.bytes::<16>(r, at), 0));
@@ -111,7 +114,7 @@ pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4
         let three = _mm512_inserti32x4::<2>(two, load128(rows.bytes::<16>(8 + r, at), 0));
         *v = _mm512_inserti32x4::<3>(three, load128(rows.bytes::<16>(12 + r, at), 0));
     }
-    turn_lanes(v)
+    transpose_quarters(v)
 }
 /// The f16 values in the low halves of a line.
 #[inline]
@@ -134,9 +137,9 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
 /// Factors, scales and minima of Q4_K or Q5_K blocks.
 #[inline]
 #[level(avx512)]
-pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
+pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
-    let [factors, s, m, low] = turn4(rows, 0);
+    let [factors, s, m, low] = transpose4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
     store(
         &mut to.dmin,
@@ -167,11 +170,11 @@ pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Sla
 /// Factors and scales of Q6_K blocks.
 #[inline]
 #[level(avx512)]
-pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
+pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
     // The last dword of these is two scales and the factor.
-    let factors = turn4(rows, B - 16)[3];
+    let factors = transpose4(rows, B - 16)[3];
     store(&mut to.d, 0, low_halves(_mm512_srli_epi32::<16>(factors)));
-    for (i, scales) in turn4(rows, B - 18).into_iter().enumerate() {
+    for (i, scales) in transpose4(rows, B - 18).into_iter().enumerate() {
         for j in 0..4 {
             let scale = pick(scales, [0x80, 0x80, 0x80, j as u8]);
             store_line(&mut to.scales[4 * i + j], _mm512_srai_epi32::<24>(scale));
@@ -366,10 +369,10 @@ dots!(dot_pairs, "vpdpwssd");
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: &[Block],
     apart: usize,
-    chains: &mut [[Chains<LANES>; S]; N],
+    chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x = Columns::<Block, N>::new(x, apart);
     // Parts of a superblock with a link of their own.
@@ -411,7 +414,7 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
 #[inline]
 #[level(avx512)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,
@@ -441,7 +444,7 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
 #[inline]
 #[level(avx512)]
 fn minima<F: Superblock, const N: usize>(
-    slab: &Slab<LANES>,
+    slab: &Slab<ROWS>,
     x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,

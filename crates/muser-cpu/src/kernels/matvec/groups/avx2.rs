@@ -94,5 +94,5 @@ pub(crate) fn folded<F: Group, const B: usize>(sums: __m256i, w: &[u8; B], x: &G
         *half = u16::from_le_bytes([w[g * F::BYTES], w[g * F::BYTES + 1]]);
     }
     let factors = v::mul(v::load_f16(&halves, 0), v::load(&x.d, 0));
-    v::halve_lanes(v::mul(_mm256_cvtepi32_ps(sums), factors))
+    v::halve(v::mul(_mm256_cvtepi32_ps(sums), factors))
 }

@@ -67,7 +67,7 @@ fn quad_with_minima<F: Superblock, const B: usize>(
             sums[r] = v::dot_scaled(of_superblock::<F, B>(w[r]), scales, &x.q);
         }
         let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
-        let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
+        let min = v::sum_quarters(_mm512_madd_epi16(mins, sums32));
         acc = chain4(v::sum4(sums), factors.0, x.d, acc);
         accm = chain4(min, factors.1, x.d, accm);
     }

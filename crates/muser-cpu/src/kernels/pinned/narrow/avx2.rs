@@ -46,7 +46,7 @@ fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: 
             acc[n] = v::fma(factor, _mm256_cvtepi32_ps(sum), acc[n]);
             let min = _mm_madd_epi16(mins, v::load_sums8(&x.sums32));
             let min = match MINIMA {
-                minima::LANES => min,
+                minima::FOUR_CHAINS => min,
                 _ => v::sum_all4(min),
             };
             let factor = _mm_set1_ps(-x.d * dmin);
@@ -56,10 +56,10 @@ fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: 
     let mut sums = [0.0; N];
     for n in 0..N {
         let low = match MINIMA {
-            minima::LANES => v::fold4(low[n]),
+            minima::FOUR_CHAINS => v::fold4(low[n]),
             _ => _mm_cvtss_f32(low[n]),
         };
-        sums[n] = v::halve_lanes(acc[n]) + low;
+        sums[n] = v::halve(acc[n]) + low;
     }
     sums
 }
@@ -88,7 +88,7 @@ fn signed_row<F: Superblock, const B: usize, const N: usize>(
     }
     let mut sums = [0.0; N];
     for (sum, acc) in sums.iter_mut().zip(acc) {
-        *sum = v::halve_lanes(acc);
+        *sum = v::halve(acc);
     }
     sums
 }

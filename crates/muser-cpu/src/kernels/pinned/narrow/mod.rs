@@ -1,7 +1,7 @@
 //! The pinned lane's narrow rung: K-quant rows with one to seven vectors, eight
 //! float lanes an output.
 //!
-//! Contract: [`muser_ops::pinned::project`], [`Route::Lanes`]. Float lane l takes
+//! Contract: [`muser_ops::pinned::project`], [`Route::Narrow`]. Float lane l takes
 //! every eighth quad of codes, which is what a 256-bit register of integer sums
 //! holds, so that a superblock costs a conversion and one fma, and lanes are
 //! added to each other once a row:
@@ -24,7 +24,7 @@
 //! Traffic: as the matvec family's. One row is one stream of 144, 176 or 210
 //! bytes a superblock, prefetched [`AHEAD`] bytes before its use.
 //!
-//! [`Route::Lanes`]: muser_ops::pinned::project::Route::Lanes
+//! [`Route::Narrow`]: muser_ops::pinned::project::Route::Narrow
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -40,9 +40,9 @@ pub(crate) const AHEAD: usize = 4096;
 /// What stands beside the codes.
 pub(crate) mod minima {
     /// Q4_K: four more float lanes, of two sub-blocks each.
-    pub(crate) const LANES: u8 = 0;
+    pub(crate) const FOUR_CHAINS: u8 = 0;
     /// Q5_K: one more chain.
-    pub(crate) const CHAIN: u8 = 1;
+    pub(crate) const ONE_CHAIN: u8 = 1;
     /// Q6_K: nothing; the bias of the codes is an integer matter.
     pub(crate) const NONE: u8 = 2;
 }

@@ -25,12 +25,12 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
             }
             let dmin = -x.d * u.dmin;
             match MINIMA {
-                minima::LANES => {
+                minima::FOUR_CHAINS => {
                     for (low, min) in low[n].iter_mut().zip(mins(&u, x)) {
                         *low = dmin.mul_add(min as f32, *low);
                     }
                 }
-                minima::CHAIN => {
+                minima::ONE_CHAIN => {
                     let min: i32 = mins(&u, x).iter().sum();
                     low[n][0] = dmin.mul_add(min as f32, low[n][0]);
                 }
@@ -42,8 +42,8 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
         let a: [f32; 4] = std::array::from_fn(|l| acc[n][l + 4] + acc[n][l]);
         let (sum, m) = ((a[0] + a[2]) + (a[1] + a[3]), low[n]);
         match MINIMA {
-            minima::LANES => sum + ((m[0] + m[2]) + (m[1] + m[3])),
-            minima::CHAIN => sum + m[0],
+            minima::FOUR_CHAINS => sum + ((m[0] + m[2]) + (m[1] + m[3])),
+            minima::ONE_CHAIN => sum + m[0],
             _ => sum,
         }
     })

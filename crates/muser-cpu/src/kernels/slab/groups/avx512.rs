@@ -14,13 +14,13 @@ use std::arch::x86_64::*;
 /// Eight groups of each row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn<F: Group, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Group, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
-    // Bytes of `LANES` rows, in lines of the cache.
-    let lines = B * v::LANES / 64;
+    // Bytes of `ROWS` rows, in lines of the cache.
+    let lines = B * v::ROWS / 64;
     let nibble = _mm512_set1_epi8(15);
     let sign = _mm512_set1_epi8(i8::MIN);
     for g in 0..8 {
@@ -32,19 +32,19 @@ pub(crate) fn turn<F: Group, const B: usize>(
         let codes = &mut to.codes[8 * g..][..8];
         match F::CODES {
             GroupCodes::Bytes { at } => {
-                for (to, line) in codes.iter_mut().zip(v::turn8(rows, block + at)) {
+                for (to, line) in codes.iter_mut().zip(v::transpose8(rows, block + at)) {
                     v::store_line(to, _mm512_xor_si512(line, sign));
                 }
             }
             GroupCodes::Nibbles { at, .. } => {
-                for (e, packed) in v::turn4(rows, block + at).into_iter().enumerate() {
+                for (e, packed) in v::transpose4(rows, block + at).into_iter().enumerate() {
                     let high = _mm512_srli_epi32::<4>(packed);
                     v::store_line(&mut codes[e], _mm512_and_si512(packed, nibble));
                     v::store_line(&mut codes[4 + e], _mm512_and_si512(high, nibble));
                 }
             }
         }
-        let mut halves = [0; v::LANES];
+        let mut halves = [0; v::ROWS];
         for (r, half) in halves.iter_mut().enumerate() {
             *half = u16::from_le_bytes(*rows.bytes(r, block));
         }
@@ -57,10 +57,10 @@ pub(crate) fn turn<F: Group, const B: usize>(
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
-    slabs: &[Slab<{ v::LANES }>; S],
+    slabs: &[Slab<{ v::ROWS }>; S],
     x: &[Groups],
     apart: usize,
-    sums: &mut [[[f32; v::LANES]; S]; N],
+    sums: &mut [[[f32; v::ROWS]; S]; N],
 ) {
     let x = v::Columns::<Groups, N>::new(x, apart);
     let mut p = [[[splat(0.0); 8]; N]; S];

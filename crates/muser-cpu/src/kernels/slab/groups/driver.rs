@@ -5,7 +5,7 @@ use muser_levels::levels;
 #[levels]
 pub(crate) mod kernels {
     use super::super::Slab;
-    use super::super::level::{step, turn};
+    use super::super::level::{step, transpose};
     use crate::kernels::quantize::Groups;
     use crate::kernels::slab::superblocks::Ahead;
     use crate::rows::Tile;
@@ -21,10 +21,10 @@ pub(crate) mod kernels {
         tile: &mut Tile<'_>,
     ) {
         let (rows, row_bytes) = (tile.rows(), cols / GROUP * F::BYTES);
-        if rows < v::LANES {
+        if rows < v::ROWS {
             // Too few for a slab: with their last one repeated.
             let mut padded = w[..rows * row_bytes].to_vec();
-            for _ in rows..v::LANES {
+            for _ in rows..v::ROWS {
                 padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
             }
             slabs::<F, B, 1>(&padded, x, cols, columns, 0, &mut [Slab::ZERO], tile);
@@ -33,12 +33,12 @@ pub(crate) mod kernels {
         let mut room = [Slab::ZERO; v::SLABS];
         let mut r = 0;
         while r < rows {
-            r += if rows - r >= v::SLABS * v::LANES && columns >= 2 {
+            r += if rows - r >= v::SLABS * v::ROWS && columns >= 2 {
                 slabs::<F, B, { v::SLABS }>(w, x, cols, columns, r, &mut room, tile)
             } else {
                 // The last slab of a tile that has no whole number of them
                 // computes some rows again.
-                let r = r.min(rows - v::LANES);
+                let r = r.min(rows - v::ROWS);
                 let room = room.first_chunk_mut().expect("a level has a slab");
                 slabs::<F, B, 1>(w, x, cols, columns, r, room, tile)
             };
@@ -53,7 +53,7 @@ pub(crate) mod kernels {
         cols: usize,
         columns: usize,
         first: usize,
-        slabs: &mut [Slab<{ v::LANES }>; S],
+        slabs: &mut [Slab<{ v::ROWS }>; S],
         tile: &mut Tile<'_>,
     ) -> usize {
         let (folds, row_bytes) = (cols.div_ceil(QK), cols / GROUP * F::BYTES);
@@ -63,29 +63,29 @@ pub(crate) mod kernels {
         let (mut few, mut many);
         let sums = match columns {
             ..=8 => {
-                few = [[[0.0f32; v::LANES]; S]; 8];
+                few = [[[0.0f32; v::ROWS]; S]; 8];
                 &mut few[..columns]
             }
             _ => {
-                many = vec![[[0.0f32; v::LANES]; S]; columns];
+                many = vec![[[0.0f32; v::ROWS]; S]; columns];
                 &mut many[..]
             }
         };
-        let mut filled = [[0; B]; v::LANES];
+        let mut filled = [[0; B]; v::ROWS];
         for b in 0..folds {
             for (s, slab) in slabs.iter_mut().enumerate() {
-                let rows = &w[s * v::LANES * row_bytes + b * B..];
+                let rows = &w[s * v::ROWS * row_bytes + b * B..];
                 let left = row_bytes - b * B;
                 let rows = if left < B {
                     for (r, filled) in filled.iter_mut().enumerate() {
                         filled[..left].copy_from_slice(&rows[r * row_bytes..][..left]);
                     }
-                    v::Rows::new(filled.as_flattened(), B)
+                    v::SlabRows::new(filled.as_flattened(), B)
                 } else {
-                    v::Rows::new(rows, row_bytes)
+                    v::SlabRows::new(rows, row_bytes)
                 };
-                let at = (S * row_bytes + (b * S + s) * B) * v::LANES;
-                turn::<F, B>(rows, Ahead { from: w, at }, slab);
+                let at = (S * row_bytes + (b * S + s) * B) * v::ROWS;
+                transpose::<F, B>(rows, Ahead { from: w, at }, slab);
             }
             let mut c = 0;
             while c < columns {
@@ -101,20 +101,20 @@ pub(crate) mod kernels {
         }
         for (c, sums) in sums.iter().enumerate() {
             for (s, sums) in sums.iter().enumerate() {
-                tile.set(c, first + s * v::LANES, sums);
+                tile.set(c, first + s * v::ROWS, sums);
             }
         }
-        S * v::LANES
+        S * v::ROWS
     }
 
     /// Eight groups of the first N columns of `x`, which lie `folds` apart; gives
     /// N.
     #[inline]
     fn step_of<F: Group, const S: usize, const N: usize>(
-        slabs: &[Slab<{ v::LANES }>; S],
+        slabs: &[Slab<{ v::ROWS }>; S],
         x: &[Groups],
         folds: usize,
-        sums: &mut [[[f32; v::LANES]; S]],
+        sums: &mut [[[f32; v::ROWS]; S]],
     ) -> usize {
         let sums = sums.first_chunk_mut().expect("N columns are left");
         step::<F, S, N>(slabs, x, folds, sums);

@@ -10,10 +10,10 @@ use std::arch::x86_64::*;
 /// A superblock of each row, unpacked with a lane a row.
 #[inline]
 #[level(avx2)]
-pub(crate) fn turn<F: Superblock, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Superblock, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     match F::CODES {
         SuperCodes::Nibbles => nibbles(rows, ahead, to),
@@ -25,13 +25,13 @@ pub(crate) fn turn<F: Superblock, const B: usize>(
 /// Q4_K: one transposition of packed nibbles gives two lines for each of its lines.
 #[inline]
 #[level(avx2)]
-fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::ROWS }>) {
     let nibble = _mm256_set1_epi8(15);
     v::header_with_minima(rows, to);
     for part in 0..8 {
         // Of 18 lines ahead.
         v::prefetch_lines::<3>(ahead, 9 * part / 4);
-        let packed = v::turn4(rows, 16 + 16 * part);
+        let packed = v::transpose4(rows, 16 + 16 * part);
         let first = part / 2 * 16 + part % 2 * 4;
         for (e, packed) in packed.into_iter().enumerate() {
             let high = _mm256_srli_epi32::<4>(packed);
@@ -45,22 +45,22 @@ fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab
 #[inline]
 #[level(avx2)]
 fn nibbles_and_bits<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::header_with_minima(rows, to);
     // 22 lines ahead.
     for half in 0..2 {
-        let fifth = v::turn4(rows, 16 + 16 * half);
+        let fifth = v::transpose4(rows, 16 + 16 * half);
         v::prefetch_lines::<3>(ahead, 11 * half);
-        group::<0>(v::turn4(rows, 48 + 16 * half), fifth, half, to);
+        group::<0>(v::transpose4(rows, 48 + 16 * half), fifth, half, to);
         v::prefetch_lines::<3>(ahead, 11 * half + 2);
-        group::<1>(v::turn4(rows, 80 + 16 * half), fifth, half, to);
+        group::<1>(v::transpose4(rows, 80 + 16 * half), fifth, half, to);
         v::prefetch_lines::<3>(ahead, 11 * half + 5);
-        group::<2>(v::turn4(rows, 112 + 16 * half), fifth, half, to);
+        group::<2>(v::transpose4(rows, 112 + 16 * half), fifth, half, to);
         v::prefetch_lines::<3>(ahead, 11 * half + 8);
-        group::<3>(v::turn4(rows, 144 + 16 * half), fifth, half, to);
+        group::<3>(v::transpose4(rows, 144 + 16 * half), fifth, half, to);
     }
 }
 
@@ -72,7 +72,7 @@ fn group<const G: usize>(
     packed: [__m256i; 4],
     fifth: [__m256i; 4],
     half: usize,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     let nibble = _mm256_set1_epi8(15);
     let bit4 = _mm256_set1_epi8(16);
@@ -107,9 +107,9 @@ fn group<const G: usize>(
 #[inline]
 #[level(avx2)]
 fn nibbles_and_pairs<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::signed_header(rows, to);
     let nibble = _mm256_set1_epi8(15);
@@ -117,9 +117,9 @@ fn nibbles_and_pairs<const B: usize>(
     for part in 0..4 {
         // Half h of the superblock, 16 of the 32 bytes of each stretch.
         let (h, half) = (part / 2, part % 2);
-        let a = v::turn4(rows, 64 * h + 16 * half);
-        let b = v::turn4(rows, 64 * h + 32 + 16 * half);
-        let bits = v::turn4(rows, 128 + 32 * h + 16 * half);
+        let a = v::transpose4(rows, 64 * h + 16 * half);
+        let b = v::transpose4(rows, 64 * h + 32 + 16 * half);
+        let bits = v::transpose4(rows, 128 + 32 * h + 16 * half);
         for e in 0..4 {
             // Of 27 lines ahead.
             v::prefetch_lines::<2>(ahead, 7 * part + 7 * e / 4);

@@ -10,10 +10,10 @@ use std::arch::x86_64::*;
 /// A superblock of each row, unpacked with a lane a row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn<F: Superblock, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Superblock, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     match F::CODES {
         SuperCodes::Nibbles => nibbles(rows, ahead, to),
@@ -25,14 +25,14 @@ pub(crate) fn turn<F: Superblock, const B: usize>(
 /// Q4_K: one transposition of packed nibbles gives two lines for each of its lines.
 #[inline]
 #[level(avx512)]
-fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::ROWS }>) {
     let nibble = _mm512_set1_epi8(15);
     v::header_with_minima(rows, to);
     // 36 lines ahead.
     for g in 0..4 {
         v::prefetch_lines::<1>(ahead, 9 * g);
         v::prefetch_next_block::<B, 4>(rows, 4 * g);
-        let packed = v::turn8(rows, 16 + 32 * g);
+        let packed = v::transpose8(rows, 16 + 32 * g);
         for (e, packed) in packed.into_iter().enumerate() {
             v::prefetch_lines::<1>(ahead, 9 * g + 1 + e);
             let high = _mm512_srli_epi32::<4>(packed);
@@ -49,16 +49,16 @@ fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab
 #[inline]
 #[level(avx512)]
 fn nibbles_and_bits<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::header_with_minima(rows, to);
-    let fifth = v::turn8(rows, 16);
-    group::<0, B>(v::turn8(rows, 48), fifth, rows, ahead, to);
-    group::<1, B>(v::turn8(rows, 80), fifth, rows, ahead, to);
-    group::<2, B>(v::turn8(rows, 112), fifth, rows, ahead, to);
-    group::<3, B>(v::turn8(rows, 144), fifth, rows, ahead, to);
+    let fifth = v::transpose8(rows, 16);
+    group::<0, B>(v::transpose8(rows, 48), fifth, rows, ahead, to);
+    group::<1, B>(v::transpose8(rows, 80), fifth, rows, ahead, to);
+    group::<2, B>(v::transpose8(rows, 112), fifth, rows, ahead, to);
+    group::<3, B>(v::transpose8(rows, 144), fifth, rows, ahead, to);
 }
 
 /// The 64 codes of group G: bit 2 G of the fifth bits goes with the low nibbles,
@@ -68,9 +68,9 @@ fn nibbles_and_bits<const B: usize>(
 fn group<const G: usize, const B: usize>(
     packed: [__m512i; 8],
     fifth: [__m512i; 8],
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     let nibble = _mm512_set1_epi8(15);
     let bit4 = _mm512_set1_epi8(16);
@@ -109,9 +109,9 @@ fn group<const G: usize, const B: usize>(
 #[inline]
 #[level(avx512)]
 fn nibbles_and_pairs<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::signed_header(rows, to);
     let nibble = _mm512_set1_epi8(15);
@@ -120,9 +120,9 @@ fn nibbles_and_pairs<const B: usize>(
     for h in 0..2 {
         v::prefetch_lines::<3>(ahead, 27 * h + 24);
         v::prefetch_next_block::<B, 8>(rows, 8 * h);
-        let a = v::turn8(rows, 64 * h);
-        let b = v::turn8(rows, 64 * h + 32);
-        let bits = v::turn8(rows, 128 + 32 * h);
+        let a = v::transpose8(rows, 64 * h);
+        let b = v::transpose8(rows, 64 * h + 32);
+        let bits = v::transpose8(rows, 128 + 32 * h);
         for e in 0..8 {
             v::prefetch_lines::<3>(ahead, 27 * h + 3 * e);
             let low = [

@@ -8,10 +8,10 @@ use muser_quant::Superblock;
 
 /// A superblock of each row, unpacked and then turned; the cache is left to the
 /// hardware.
-pub(crate) fn turn<F: Superblock, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Superblock, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     _: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
-    v::turn(rows, unpack::<F, B>, to);
+    v::transpose(rows, unpack::<F, B>, to);
 }

@@ -9,13 +9,13 @@
 //! matrices; any other operation is one dispatch and no set; `write` and
 //! `read` are transfers and neither.
 
-mod profiler;
+mod hook;
 #[cfg(test)]
 mod tests;
 
 use crate::Stage;
 use crate::hook::Hooked;
-pub use profiler::Profiler;
+pub use hook::Profiler;
 use std::sync::Arc;
 use std::time::Duration;
 
