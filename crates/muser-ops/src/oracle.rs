@@ -1,8 +1,8 @@
 //! The backend that is nothing but the oracle functions, one row at a time.
 //!
-//! It is the definition made runnable: whole models run on it, slowly, and
-//! every other backend is compared with it. Its cache keeps every position, so
-//! a ring that forgets too early shows.
+//! Whole models run on it, slowly, and every other backend is compared with it. Its
+//! cache keeps every position, so that a backend whose ring overwrites a position too
+//! early is found.
 
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan,
@@ -13,11 +13,11 @@ use muser_quant::f16;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The scalar oracle as a [`Backend`].
+/// A slow [`Backend`] made of the strict lane's oracle functions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Oracle;
 
-/// Activations of the oracle, `[rows, width]`.
+/// A buffer of the oracle: activations, `[rows, width]`.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     pub(crate) width: usize,
@@ -39,7 +39,7 @@ impl Buffer {
     }
 }
 
-/// One layer of the oracle's cache: f16 bits of every position.
+/// One layer of the oracle's cache: the f16 bits of K and V at every position.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     layout: KvLayout,
@@ -52,18 +52,18 @@ impl Positions {
         self.layout.kv_heads * self.layout.head_dim
     }
 
-    /// K of a head of `d` values at position `t`.
+    /// The `d` values of K of one head at position `t`.
     pub(crate) fn k(&self, head: usize, d: usize, t: usize) -> &[u16] {
         &self.k[t * self.width() + head * d..][..d]
     }
 
-    /// V of a head of `d` values at position `t`.
+    /// The `d` values of V of one head at position `t`.
     pub(crate) fn v(&self, head: usize, d: usize, t: usize) -> &[u16] {
         &self.v[t * self.width() + head * d..][..d]
     }
 }
 
-/// The oracle's cache of one sequence.
+/// The oracle's KV cache of one sequence.
 #[derive(Clone, Debug)]
 pub struct Kv {
     layers: Vec<Positions>,
@@ -71,7 +71,7 @@ pub struct Kv {
     end: usize,
 }
 
-/// A plan and the caches of its sequences.
+/// A batch of the oracle: a plan and the caches of its sequences.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -84,7 +84,7 @@ impl Batch<'_> {
         &self.plan
     }
 
-    /// Stores rows of K and V of every sequence in this layer.
+    /// Stores the batch's rows of K and V in this layer of their sequences' caches.
     pub(crate) fn store(&mut self, layer: usize, k: &Buffer, v: &Buffer) -> Result<(), OpError> {
         for span in self.plan.spans(Subset::All) {
             let kv = &mut self.kv[span.sequence];
@@ -106,8 +106,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// The spans of a subset with the layer of their sequence's cache, once the
-    /// operands fit.
+    /// Checks the operands of attention. Returns the subset's spans, each with the layer
+    /// of its sequence's cache.
     pub(crate) fn attended(
         &self,
         layer: usize,
@@ -133,6 +133,7 @@ impl Batch<'_> {
     }
 }
 
+/// The error for a layer that the cache does not have.
 fn no_layer(layer: usize, layers: usize) -> OpError {
     OpError::Shape {
         op: "attention",
@@ -142,7 +143,7 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// An empty cache.
+/// Makes an empty cache of these layers.
 pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     let empty = |&layout: &KvLayout| Positions {
         layout,
@@ -155,7 +156,7 @@ pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     }
 }
 
-/// A batch whose rows the caches have room for.
+/// Makes a batch, after checking that the caches have room for its rows.
 pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
     OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
     for (run, kv) in plan.runs().iter().zip(&kv) {
@@ -168,9 +169,12 @@ pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'
     Ok(Batch { plan, kv })
 }
 
-/// Refuses a run that a cache of these layers has no room for: beyond the
-/// context, behind a gap, or of more rows than a ring has room for. `end` is one
-/// past the highest position stored.
+/// Checks that a cache of these layers has room for a run. `end` is one past the
+/// highest position stored.
+///
+/// # Errors
+/// The run ends beyond the context, begins after a gap, or has more rows than a ring
+/// has room for.
 pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpError> {
     let outside = |position, context| Err(OpError::Position { position, context });
     let last = run.first + run.rows;
@@ -189,13 +193,13 @@ pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpEr
     Ok(())
 }
 
-/// The first `rows` rows of a buffer.
+/// Reads the first `rows` rows of a buffer.
 pub(crate) fn read(buffer: &Buffer, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
     buffer.need("read", rows, buffer.width)?;
     Ok(Cow::Borrowed(&buffer.values[..rows * buffer.width]))
 }
 
-/// The weights of a set.
+/// Binds a projection set of matrices without bias.
 pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
     let set = set.into_iter().map(Matrix::without_bias);
     let set = set.collect::<Result<Vec<_>, _>>()?;
@@ -203,7 +207,10 @@ pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
     Ok(set)
 }
 
-/// The chosen matrices of a set, once there are as many outputs.
+/// Returns the matrices `which` of a set.
+///
+/// # Errors
+/// The set has no such matrices, or there are not as many outputs.
 pub(crate) fn chosen(
     set: &[Weight],
     which: Range<usize>,

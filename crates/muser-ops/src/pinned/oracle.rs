@@ -1,4 +1,4 @@
-//! The pinned lane as a backend of scalar functions.
+//! [`Oracle`]: the scalar functions of the pinned lane as a backend.
 
 use super::{attention, elementwise, norm, project, rope};
 use crate::oracle::{self, Batch, Buffer, Kv};
@@ -9,21 +9,21 @@ use crate::{
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The scalar functions of the pinned lane as a [`Backend`], slow and obvious.
+/// A slow [`Backend`] made of the pinned lane's scalar functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
-    /// The profile.
+    /// The profile whose bits it computes.
     pub profile: Profile,
-    /// The threads that llama.cpp would compute with: they cut the slots of a
-    /// single query from 512 slots on.
+    /// The number of threads that llama.cpp would use. From 512 slots on, it cuts the
+    /// slots of a single query into as many parts.
     pub threads: usize,
 }
 
-/// What both lanes do alike.
+/// The strict lane's oracle, for the operations that are the same in both lanes.
 const SHARED: oracle::Oracle = oracle::Oracle;
 
 impl Oracle {
-    /// Refuses a weight whose format the lane has no arithmetic for.
+    /// Refuses a weight whose format the lane does not cover.
     fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
         if project::covers(weight.dtype()) {
             return Ok(());
