@@ -1,15 +1,15 @@
-//! The sigmoid gate, the SiLU product and the soft-capped logits.
+//! Kernels of the sigmoid gate, the SiLU product and the soft cap of logits.
 //!
-//! Contract: [`muser_ops::elementwise`]. Bound by the arithmetic of exp and a
-//! division, about 25 instructions a vector. A tail shorter than a vector goes
-//! through the same instructions in a padded one.
+//! Contract: [`muser_ops::elementwise`]. The time is that of exp and a division, about 25
+//! instructions for a vector. Values after the last whole vector are computed by the same
+//! instructions in a padded vector.
 //!
-//! The kernels named `…_pinned` compute [`muser_ops::pinned::elementwise`]: glibc's
-//! exp in f64, 30 instructions for a vector, and its tanh, 70.
+//! The kernels named `…_pinned` compute [`muser_ops::pinned::elementwise`]: glibc's exp
+//! in f64, 30 instructions for a vector, and its tanh, 70.
 
 use muser_levels::levels;
 
-/// `x_i = f(x_i, y_i)` over both slices, in the vectors of `$v`.
+/// Computes `x_i = f(x_i, y_i)` over both slices, in the vectors of the level `$v`.
 macro_rules! map {
     ($v:ident, $x:expr, $y:expr, $f:expr) => {{
         let (x, y) = ($x, $y);
@@ -36,32 +36,34 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::{Profile, pinned};
 
+    /// Computes x · sigmoid(g).
     #[inline]
     fn gated(x: v::V, g: v::V) -> v::V {
         v::mul(x, v::sigmoid(g))
     }
 
+    /// Computes silu(g) · u.
     #[inline]
     fn product(g: v::V, u: v::V) -> v::V {
         v::mul(v::silu(g), u)
     }
 
-    /// `x *= sigmoid(gate)`.
+    /// Computes `x *= sigmoid(gate)`.
     pub(crate) fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated);
     }
 
-    /// `gate = silu(gate) * up`.
+    /// Computes `gate = silu(gate) * up`.
     pub(crate) fn silu_product(gate: &mut [f32], up: &[f32]) {
         map!(v, gate, up, product);
     }
 
-    /// Scaled and, with a cap, soft-capped values.
+    /// Scales values and, with a cap, soft-caps them.
     pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<false>(x, scale, cap);
     }
 
-    /// The same in the pinned lane.
+    /// Scales values and, with a cap, soft-caps them, in the pinned lane.
     pub(crate) fn soft_cap_pinned(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<true>(x, scale, cap);
     }
@@ -97,7 +99,7 @@ pub(crate) mod kernels {
         v::mul(tanh, v::splat(cap))
     }
 
-    /// `x *= sigmoid(gate)` in the pinned lane.
+    /// Computes `x *= sigmoid(gate)`, in the pinned lane.
     pub(crate) fn sigmoid_gate_pinned(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated_pinned);
     }
@@ -109,8 +111,8 @@ pub(crate) mod kernels {
         v::mul(x, v::div(one, v::add(one, e)))
     }
 
-    /// `gate = silu(gate) * up` in the pinned lane; the first `whole` values
-    /// lie in whole vectors of the profile.
+    /// Computes `gate = silu(gate) * up`, in the pinned lane. The first `whole` values lie
+    /// in whole vectors of the profile, the others follow them.
     pub(crate) fn silu_product_pinned(
         profile: Profile,
         whole: usize,

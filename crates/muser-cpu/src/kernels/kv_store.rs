@@ -1,10 +1,10 @@
-//! Storing K and V of one position as f16.
+//! Stores K and V of one position as f16.
 //!
-//! Rounds to nearest, ties to even. Within a chunk of 64 positions K lies
-//! transposed, `[dimension][position]`, so that attention's scores of many
-//! positions are one vector and need no horizontal sum; V lies `[position]
-//! [dimension]`. The price is paid here: the values of one K go to as many
-//! cache lines as the head has dimensions, 128 writes a head and token.
+//! Values are rounded to nearest, ties to even. Within a chunk of 64 positions, K is
+//! transposed, `[dimension][position]`, so that attention computes the scores of many
+//! positions in one vector, without horizontal sums. V is `[position][dimension]`. The
+//! price of the transposition: the values of one K go to as many cache lines as the head
+//! has dimensions, 128 writes for each head and token.
 
 use muser_levels::levels;
 
@@ -14,8 +14,8 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::attention::CHUNK;
 
-    /// Stores one head's K and V at `slot` of a chunk: K into the column
-    /// `slot` of `k_chunk`, V into `v_row`.
+    /// Stores one head's K and V at `slot` of a chunk: K in position `slot` of every
+    /// dimension of `k_chunk`, V in `v_row`.
     pub(crate) fn kv_store(
         k: &[f32],
         value: &[f32],

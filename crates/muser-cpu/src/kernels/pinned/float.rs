@@ -1,31 +1,30 @@
 //! Products of float weights in the pinned lane.
 //!
-//! Contract: [`muser_ops::pinned::dot`]: *by vectors* for one column, *by lanes*
-//! from two columns on where the rows are a multiple of four. A float lane of
-//! the contract is a lane of a register: the 16-lane profile at the avx2 level
-//! takes two registers for each of its vectors, and the 8-lane profile at the
-//! avx512 level is the avx2 kernel.
+//! Contract: [`muser_ops::pinned::dot`]: the order of tinyBLAS from two columns on if the
+//! number of rows is a multiple of four, else the order of `vec_dot`. An element of the
+//! contract's vectors is an element of a register. At avx2, a vector of the 16-wide
+//! profile is two registers; at avx512, the 8-wide profile uses the avx2 kernel.
 //!
 //! ```text
-//! by vectors   a row and a column: four vectors of sums, folded once
-//! by lanes     two rows and four columns: eight vectors of sums
+//! vectors    a row and a column: four vectors of partial sums, folded once
+//! tinyBLAS   two rows and four columns: eight vectors of partial sums
 //! ```
 //!
-//! Activations come rounded to the weights' format, as f32. Traffic: the weights
-//! once for each four columns.
+//! Activations are f32 values rounded to the precision of the weights. Traffic: the
+//! weights are read once for each four columns.
 
 use muser_levels::levels;
 use muser_ops::Profile;
 
-/// Which sums to take.
+/// The order of the sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) profile: Profile,
-    /// By lanes, and not by vectors.
+    /// Whether the order is that of tinyBLAS, and not that of `vec_dot`.
     pub(crate) tiny_blas: bool,
 }
 
-/// The kernel of one level: `K` registers are a vector of the contract.
+/// The kernel of one level; a vector of the contract is `K` registers.
 #[levels]
 pub(crate) mod kernels {
     use super::Order;
@@ -36,7 +35,7 @@ pub(crate) mod kernels {
     use muser_ops::pinned::dot::{fold_vectors, rest};
     use muser_quant::{DType, Float};
 
-    /// A tile of rows (`w`) with `columns` vectors of `cols` values.
+    /// Computes a tile: rows of `cols` floats (`w`) with `columns` vectors.
     pub(crate) fn ggml_dot<F: Float, const B: usize>(
         w: &[u8],
         x: &[f32],
@@ -53,7 +52,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// The profile of 8 lanes.
+    /// Computes a tile for the profile of vector width 8.
     #[only(scalar, avx2)]
     fn eight_wide<F: Float, const B: usize>(
         w: &[u8],
@@ -66,12 +65,12 @@ pub(crate) mod kernels {
         products::<F, B, { 8 / v::ELEMENTS }>(w, x, cols, columns, order, tile);
     }
 
-    /// The profile of 8 lanes, whose vectors are half a register here: the kernel
-    /// of the level below.
+    /// Computes a tile for the profile of vector width 8 by the kernel of avx2, because its
+    /// vectors are half a register at this level.
     #[only(avx512)]
     use super::avx2::ggml_dot as eight_wide;
 
-    /// Sums of `K` registers a vector.
+    /// Computes a tile whose vectors are `K` registers.
     fn products<F: Float, const B: usize, const K: usize>(
         w: &[u8],
         x: &[f32],
@@ -105,7 +104,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Two rows with N columns by lanes; gives N.
+    /// Computes two rows with N columns in the order of tinyBLAS. Returns N.
     #[inline]
     fn tiny_blas<F: Float, const B: usize, const K: usize, const N: usize>(
         rows: [&[u8]; 2],
@@ -131,8 +130,8 @@ pub(crate) mod kernels {
         }
         let left = cols - whole;
         if left > 0 {
-            // The missing lanes take fma(0, 0, sum), which is part of the
-            // contract: it makes a +0 of a -0.
+            // Elements without a value take fma(0, 0, sum). The contract demands it: it
+            // turns -0 into +0.
             let mut xs = [[0.0f32; 16]; N];
             for n in 0..N {
                 xs[n][..left].copy_from_slice(&x[n][whole..]);
@@ -156,7 +155,7 @@ pub(crate) mod kernels {
         N
     }
 
-    /// One row with one column by vectors.
+    /// Computes one row with one column in the order of `vec_dot`.
     #[inline]
     fn vectors<F: Float, const B: usize, const K: usize>(
         w: &[u8],
@@ -164,7 +163,7 @@ pub(crate) mod kernels {
         profile: Profile,
     ) -> f32 {
         let width = K * v::ELEMENTS;
-        // BF16 has vectors for 32 values, the others four.
+        // BF16 uses as many vectors as hold 32 values, the other formats four.
         let count = if F::DTYPE == DType::BF16 {
             32 / width
         } else {
@@ -214,7 +213,7 @@ pub(crate) mod kernels {
         rest(profile, F::DTYPE, whole..x.len(), sum, w, |i| x[i])
     }
 
-    /// The fold by halves over `K` registers.
+    /// Folds the values of `K` registers by halves.
     #[inline]
     fn fold<const K: usize>(mut x: [v::V; K]) -> f32 {
         let mut width = K / 2;

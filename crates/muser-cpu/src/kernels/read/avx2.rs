@@ -1,11 +1,11 @@
-//! 32 bytes a load.
+//! Reading in loads of 32 bytes.
 
 use super::{AHEAD, STEP};
 use crate::simd::avx2 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// The bytes (whole steps of them), folded.
+/// Folds the bytes, as many as are whole steps, into one word.
 #[level(avx2)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [_mm256_setzero_si256(); 4];

@@ -1,4 +1,4 @@
-//! 64 bytes a load.
+//! Reading in loads of 64 bytes.
 
 use super::{AHEAD, STEP};
 use crate::simd::avx2::prefetch;
@@ -6,7 +6,7 @@ use crate::simd::avx512 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// The bytes (whole steps of them), folded.
+/// Folds the bytes, as many as are whole steps, into one word.
 #[level(avx512)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [_mm512_setzero_si512(); 4];

@@ -1,8 +1,8 @@
-//! Reading as the hardware's prefetchers allow.
+//! Portable reading, 8 bytes at a time, without prefetching.
 
 use super::STEP;
 
-/// The bytes (whole steps of them), folded.
+/// Folds the bytes, as many as are whole steps, into one word.
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [0; 8];
     for step in bytes.as_chunks::<STEP>().0 {

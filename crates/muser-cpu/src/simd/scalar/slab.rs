@@ -1,4 +1,4 @@
-//! Slabs of eight rows, portable.
+//! Slabs of eight rows, portable: the transposition and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Chains, Slab, link};
@@ -7,18 +7,18 @@ use crate::unpacked::Unpacked;
 use muser_quant::Superblock;
 use std::array::from_fn;
 
-/// Rows of a slab.
+/// The number of rows in a slab.
 pub(crate) const ROWS: usize = 8;
-/// Slabs side by side in a wide batch.
+/// The number of slabs that are computed side by side in a wide batch.
 pub(crate) const SLABS: usize = 1;
 
-/// Columns that meet a slab together.
+/// The number of columns that are multiplied with a slab together.
 pub(crate) const COLUMNS: usize = 4;
 
-/// The rows of a slab.
+/// The packed rows of a slab.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// A superblock of each row, unpacked and turned.
+/// Unpacks and transposes a superblock of each row.
 pub(crate) fn transpose<const B: usize>(
     rows: SlabRows<'_, B>,
     unpack: impl Fn(&[u8; B], &mut Unpacked),
@@ -40,8 +40,8 @@ pub(crate) fn transpose<const B: usize>(
     }
 }
 
-/// One superblock of `S` slabs with the first `N` columns of `x`, which lie
-/// `apart`, added to their chains.
+/// Multiplies one superblock of `S` slabs with `N` columns and adds the links to their
+/// chains. Column n is `x[n * apart]`.
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<ROWS>; S],
     x: &[Block],
@@ -56,13 +56,13 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     }
 }
 
-/// One superblock of a slab with one column.
+/// Multiplies one superblock of a slab with one column and adds the links to the chains.
 fn step_one<F: Superblock, const LINK: u8>(
     slab: &Slab<ROWS>,
     x: &Block,
     [acc, accm]: &mut Chains<ROWS>,
 ) {
-    // Parts of a superblock with a link of their own.
+    // The number of parts of a superblock that have their own link.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F>(slab, x, part, parts);
@@ -89,7 +89,7 @@ fn step_one<F: Superblock, const LINK: u8>(
     }
 }
 
-/// Σ_j s_j · a_j over one of the `parts` of a superblock.
+/// Computes Σ_j s_j · a_j over part `part` of `parts` in a superblock.
 fn scaled_sums<F: Superblock>(
     slab: &Slab<ROWS>,
     x: &Block,
@@ -115,7 +115,7 @@ fn scaled_sums<F: Superblock>(
     sums
 }
 
-/// What the sums of the activations meet.
+/// Multiplies the sums of activations with minima, or with the scales of Q6_K.
 fn minima<F: Superblock>(slab: &Slab<ROWS>, x: &Block, part: usize, parts: usize) -> [i32; ROWS] {
     let sums: &[i16] = if F::SIGNED { &x.sums16 } else { &x.sums32 };
     let each = if F::SIGNED { 8 } else { 4 } / parts;

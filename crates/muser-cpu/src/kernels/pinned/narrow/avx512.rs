@@ -1,7 +1,7 @@
-//! Rows by lanes with AVX-512: 4 `vpdpbusd` leave the sums of quads, two groups of
-//! them share dwords so that 2 `vpmaddwd` scale and add them, and one fold by
-//! halves makes the contract's eight lanes. A quad is at most 4 · 63 · 127 =
-//! 32,004: it fits a word.
+//! Narrow batches of the pinned lane with AVX-512. 4 `vpdpbusd` compute the sums of quads.
+//! The sums of two vectors are combined in the 16-bit words of one, so that 2 `vpmaddwd`
+//! scale and add them. One fold by halves leaves the contract's eight partial sums. A
+//! quad is at most 4 · 63 · 127 = 32,004, which fits in i16.
 
 use super::{AHEAD, minima};
 use crate::kernels::codes::avx512::of_superblock;
@@ -12,7 +12,7 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// One row with N columns.
+/// Computes one row with N columns.
 #[inline]
 #[level(avx512)]
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -25,7 +25,7 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
     }
 }
 
-/// One row with N columns: scales and minima of Q4_K and Q5_K.
+/// Computes one row with N columns, for Q4_K and Q5_K.
 #[inline]
 #[level(avx512)]
 fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -67,7 +67,7 @@ fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: 
     sums
 }
 
-/// One row with N columns: signed scales of 16 codes, Q6_K.
+/// Computes one row with N columns, for Q6_K.
 #[inline]
 #[level(avx512)]
 fn signed_row<F: Superblock, const B: usize, const N: usize>(
@@ -97,8 +97,9 @@ fn signed_row<F: Superblock, const B: usize, const N: usize>(
     sums
 }
 
-/// The scales where [`dot_partials`] wants them: 128-bit lane k of the first holds
-/// the pairs of sub-blocks k and 4 + k, of the second 8 more.
+/// Arranges Q6_K's scales as [`dot_partials`] needs them. 128-bit quarter k of the first
+/// vector has pairs of the scales of sub-blocks k and 4 + k, that of the second pairs of
+/// those of 8 + k and 12 + k.
 #[inline]
 #[level(avx512)]
 fn signed_scales_for_partials(scales: __m256i) -> [__m512i; 2] {

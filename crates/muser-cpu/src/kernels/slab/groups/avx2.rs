@@ -1,5 +1,5 @@
-//! Slabs of groups with AVX2: a transposition of 16 bytes a row gives 4 lines of
-//! bytes, or 8 of nibbles. Bytes stay signed, nibbles too large by their bias.
+//! Slabs of groups with AVX2. Transposing 16 bytes of each row makes 4 lines of bytes, or 8
+//! lines of nibbles. Bytes stay signed; the bias of nibbles is not subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::quantize::Groups;
@@ -11,7 +11,7 @@ use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-/// Eight groups of each row.
+/// Unpacks and transposes eight groups of each row.
 #[inline]
 #[level(avx2)]
 pub(crate) fn transpose<F: Group, const B: usize>(
@@ -19,7 +19,7 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     ahead: Ahead<'_>,
     to: &mut Slab<{ v::ROWS }>,
 ) {
-    // Bytes of `ROWS` rows, in lines of the cache.
+    // The number of cache lines in `ROWS` blocks.
     let lines = B * v::ROWS / 64;
     let nibble = _mm256_set1_epi8(15);
     for g in 0..8 {
@@ -53,8 +53,8 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
-/// added to their sums.
+/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
+/// the sums. Column n is `x[n * apart]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
@@ -81,10 +81,10 @@ pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     }
 }
 
-/// The products of group `g` with each column, the bias of the codes taken off.
+/// Computes the dot products of group `g` with each column, minus the bias of the codes.
 ///
-/// Nibbles: eight pairs of products of at most 2 · 15 · 127 = 3,810 fit in i16
-/// together. Bytes: one of at most 2 · 128 · 127 = 32,512 does.
+/// Sums of pairs are added in i16: the sum of eight fits for nibbles, each at most 2 · 15 ·
+/// 127 = 3,810; only one fits for bytes, at most 2 · 128 · 127 = 32,512.
 #[inline]
 #[level(avx2)]
 fn dots<F: Group, const N: usize>(

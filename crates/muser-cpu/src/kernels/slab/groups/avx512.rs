@@ -1,5 +1,6 @@
-//! Slabs of groups with AVX-512 and VNNI: a transposition of 16 bytes a row gives 4
-//! lines, one of 32 bytes 8. Codes are unsigned, too large by [`bias`].
+//! Slabs of groups with AVX-512 and VNNI. Transposing 16 bytes of each row makes 4 packed
+//! lines, transposing 32 bytes makes 8. Codes are unsigned: the bias [`bias`] is not
+//! subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::codes::avx512::bias;
@@ -11,7 +12,7 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 
-/// Eight groups of each row.
+/// Unpacks and transposes eight groups of each row.
 #[inline]
 #[level(avx512)]
 pub(crate) fn transpose<F: Group, const B: usize>(
@@ -19,7 +20,7 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     ahead: Ahead<'_>,
     to: &mut Slab<{ v::ROWS }>,
 ) {
-    // Bytes of `ROWS` rows, in lines of the cache.
+    // The number of cache lines in `ROWS` blocks.
     let lines = B * v::ROWS / 64;
     let nibble = _mm512_set1_epi8(15);
     let sign = _mm512_set1_epi8(i8::MIN);
@@ -52,8 +53,8 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
-/// added to their sums.
+/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
+/// the sums. Column n is `x[n * apart]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(

@@ -1,4 +1,4 @@
-//! The way through a tile, slab by slab and column block by column block.
+//! Walks through a tile by slabs, and for each slab through the columns by blocks.
 
 use muser_levels::levels;
 
@@ -12,7 +12,7 @@ pub(crate) mod kernels {
     use crate::simd::level::slab as v;
     use muser_quant::{GROUP, Group, QK};
 
-    /// A tile of rows (`w`) of `cols` values with `columns` vectors.
+    /// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
     pub(crate) fn slab<F: Group, const B: usize>(
         w: &[u8],
         x: &[Groups],
@@ -22,7 +22,7 @@ pub(crate) mod kernels {
     ) {
         let (rows, row_bytes) = (tile.rows(), cols / GROUP * F::BYTES);
         if rows < v::ROWS {
-            // Too few for a slab: with their last one repeated.
+            // Too few rows for a slab: the last one is repeated.
             let mut padded = w[..rows * row_bytes].to_vec();
             for _ in rows..v::ROWS {
                 padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
@@ -36,17 +36,17 @@ pub(crate) mod kernels {
             r += if rows - r >= v::SLABS * v::ROWS && columns >= 2 {
                 slabs::<F, B, { v::SLABS }>(w, x, cols, columns, r, &mut room, tile)
             } else {
-                // The last slab of a tile that has no whole number of them
-                // computes some rows again.
+                // If the tile is no whole number of slabs, the last slab computes some
+                // rows again.
                 let r = r.min(rows - v::ROWS);
-                let room = room.first_chunk_mut().expect("a level has a slab");
+                let room = room.first_chunk_mut().expect("SLABS is at least 1");
                 slabs::<F, B, 1>(w, x, cols, columns, r, room, tile)
             };
         }
     }
 
-    /// The rows of S slabs from `first` on, with room for the slabs; gives the
-    /// number of the rows.
+    /// Computes the rows of S slabs, from row `first` on, in the memory `slabs`. Returns
+    /// the number of rows.
     fn slabs<F: Group, const B: usize, const S: usize>(
         w: &[u8],
         x: &[Groups],
@@ -58,8 +58,8 @@ pub(crate) mod kernels {
     ) -> usize {
         let (folds, row_bytes) = (cols.div_ceil(QK), cols / GROUP * F::BYTES);
         let w = &w[first * row_bytes..];
-        // No room of the heap for a few columns: it would be taken and given back
-        // for every slab.
+        // A few columns use the stack: the heap would be allocated and freed for every
+        // slab.
         let (mut few, mut many);
         let sums = match columns {
             ..=8 => {
@@ -107,8 +107,8 @@ pub(crate) mod kernels {
         S * v::ROWS
     }
 
-    /// Eight groups of the first N columns of `x`, which lie `folds` apart; gives
-    /// N.
+    /// Multiplies eight groups of the slabs with N columns; column n is `x[n * folds]`.
+    /// Returns N.
     #[inline]
     fn step_of<F: Group, const S: usize, const N: usize>(
         slabs: &[Slab<{ v::ROWS }>; S],
@@ -116,7 +116,9 @@ pub(crate) mod kernels {
         folds: usize,
         sums: &mut [[[f32; v::ROWS]; S]],
     ) -> usize {
-        let sums = sums.first_chunk_mut().expect("N columns are left");
+        let sums = sums
+            .first_chunk_mut()
+            .expect("the caller takes N of the columns left");
         step::<F, S, N>(slabs, x, folds, sums);
         N
     }

@@ -1,5 +1,5 @@
-//! Slabs of groups, portable: the lanes are loops that the compiler vectorises as
-//! far as the target allows. Codes are signed bytes, less their bias.
+//! Slabs of groups, portable: loops over the rows, which the compiler vectorises as far as
+//! the target allows. Codes are signed bytes whose bias is subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::codes::scalar::of_group;
@@ -10,7 +10,7 @@ use crate::simd::scalar::slab as v;
 use muser_quant::{GROUP, Group};
 use std::array::from_fn;
 
-/// Eight groups of each row; the cache is left to the hardware.
+/// Unpacks and transposes eight groups of each row. Prefetches nothing.
 pub(crate) fn transpose<F: Group, const B: usize>(
     rows: v::SlabRows<'_, B>,
     _: Ahead<'_>,
@@ -28,11 +28,11 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
-/// added to their sums.
+/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
+/// the sums. Column n is `x[n * apart]`.
 #[expect(
     clippy::extra_unused_type_parameters,
-    reason = "the steps of all levels have one signature"
+    reason = "the `step` functions of all levels have the same signature"
 )]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     slabs: &[Slab<{ v::ROWS }>; S],
@@ -51,7 +51,7 @@ pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     }
 }
 
-/// The product of group `g` in each row.
+/// Computes the product of group `g` in each row.
 fn products(slab: &Slab<{ v::ROWS }>, x: &Groups, g: usize) -> [f32; v::ROWS] {
     let mut dots = [0i32; v::ROWS];
     let q = x.q[GROUP * g..][..GROUP].as_chunks::<4>().0;

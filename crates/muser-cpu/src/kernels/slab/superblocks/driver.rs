@@ -1,4 +1,4 @@
-//! The way through a tile, slab by slab and column block by column block.
+//! Walks through a tile by slabs, and for each slab through the columns by blocks.
 
 use muser_levels::levels;
 
@@ -11,7 +11,7 @@ pub(crate) mod kernels {
     use crate::simd::level::slab as v;
     use muser_quant::Superblock;
 
-    /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+    /// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
     pub(crate) fn slab<F: Superblock, const B: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
@@ -21,7 +21,7 @@ pub(crate) mod kernels {
     ) {
         let (rows, row_bytes) = (tile.rows(), blocks * B);
         if rows < v::ROWS {
-            // Too few for a slab: with their last one repeated.
+            // Too few rows for a slab: the last one is repeated.
             let mut padded = w[..rows * row_bytes].to_vec();
             for _ in rows..v::ROWS {
                 padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
@@ -35,17 +35,17 @@ pub(crate) mod kernels {
             r += if rows - r >= v::SLABS * v::ROWS && columns >= paired::<F>() {
                 slabs::<F, B, { v::SLABS }, LINK>(w, x, blocks, columns, r, &mut room, tile)
             } else {
-                // The last slab of a tile that has no whole number of them
-                // computes some rows again.
+                // If the tile is no whole number of slabs, the last slab computes some
+                // rows again.
                 let r = r.min(rows - v::ROWS);
-                let room = room.first_chunk_mut().expect("a level has a slab");
+                let room = room.first_chunk_mut().expect("SLABS is at least 1");
                 slabs::<F, B, 1, LINK>(w, x, blocks, columns, r, room, tile)
             };
         }
     }
 
-    /// The rows of S slabs from `first` on, with room for the slabs; gives
-    /// the number of the rows.
+    /// Computes the rows of S slabs, from row `first` on, in the memory `slabs`. Returns
+    /// the number of rows.
     fn slabs<F: Superblock, const B: usize, const S: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
@@ -57,8 +57,8 @@ pub(crate) mod kernels {
     ) -> usize {
         let row_bytes = blocks * B;
         let w = &w[first * row_bytes..];
-        // No room of the heap for a few columns: it would be taken and
-        // given back for every 16 rows.
+        // A few columns use the stack: the heap would be allocated and freed for every
+        // slab.
         let (mut few, mut many);
         let chains = match columns {
             ..=8 => {
@@ -103,8 +103,8 @@ pub(crate) mod kernels {
         S * v::ROWS
     }
 
-    /// One superblock of the first N columns of `x`, which lie `blocks`
-    /// apart; gives N.
+    /// Multiplies one superblock of the slabs with N columns; column n is
+    /// `x[n * blocks]`. Returns N.
     #[inline]
     fn step_of<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
         slabs: &[Slab<{ v::ROWS }>; S],
@@ -112,7 +112,9 @@ pub(crate) mod kernels {
         blocks: usize,
         chains: &mut [[Chains<{ v::ROWS }>; S]],
     ) -> usize {
-        let chains = chains.first_chunk_mut().expect("N columns are left");
+        let chains = chains
+            .first_chunk_mut()
+            .expect("the caller takes N of the columns left");
         v::step::<F, S, N, LINK>(slabs, x, blocks, chains);
         N
     }
