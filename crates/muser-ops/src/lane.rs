@@ -88,7 +88,7 @@ impl Profile {
     pub const ALL: [Self; 2] = [Self::LlamaCppAvx2, Self::LlamaCppAvx512];
 
     /// The profile's name on command lines and in records, and that of the
-    /// comparator's build script.
+    /// comparator's build configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::LlamaCppAvx2 => "llamacpp-avx2",
