@@ -1,7 +1,7 @@
 //! The oracle with one defect, which the suite must find.
 
 use muser_ops::hook::{Call, Hook, Hooked};
-use muser_ops::oracle::{Oracle, Rows};
+use muser_ops::oracle::{Buffer, Oracle};
 use muser_ops::project::Operand;
 use muser_ops::{
     Attention, Backend, BackendInfo, KvLayout, OpError, Plan, Run, Subset, Weight, norm, project,
@@ -38,7 +38,7 @@ pub(super) enum Defect {
     /// Products of groups added in order, and not by halves.
     FoldedInOrder,
     /// Float sums are taken in 128 parts instead of 256.
-    OtherLanes,
+    OtherPartials,
     SwappedOutputs,
     LastOfSetUnwritten,
     IgnoresWindow,
@@ -101,7 +101,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// All values of a buffer: the oracle reads any number of rows that it has.
-fn all(x: &Rows) -> Vec<f32> {
+fn all(x: &Buffer) -> Vec<f32> {
     let width = Oracle.width(x).max(1);
     let mut rows = 1;
     while Oracle.read(x, 2 * rows).is_ok() {
@@ -119,7 +119,7 @@ fn all(x: &Rows) -> Vec<f32> {
     values
 }
 
-fn set(x: &mut Rows, values: &[f32]) {
+fn set(x: &mut Buffer, values: &[f32]) {
     Oracle.write(x, values).unwrap();
 }
 
@@ -195,10 +195,10 @@ impl Defective {
                 Some(project::dot(dtype, row, &y))
             }
             (Defect::FoldedInOrder, Arithmetic::Groups) => Some(folded_in_order(dtype, row, &y)),
-            (Defect::OtherLanes, Arithmetic::Floats) => {
+            (Defect::OtherPartials, Arithmetic::Floats) => {
                 let mut w = vec![0.0; x.len()];
                 dtype.decode_row(row, &mut w).expect("whole rows");
-                Some(lanes_128(&w, x))
+                Some(partials_128(&w, x))
             }
             _ => None,
         }
@@ -227,8 +227,8 @@ fn unfused(dtype: DType, row: &[u8], y: &[BlockQ8K], dot: fn(&[u8], &BlockQ8K) -
     acc - accm
 }
 
-fn lanes_128(x: &[f32], y: &[f32]) -> f32 {
-    let mut p = [0.0f32; reduce::LANES];
+fn partials_128(x: &[f32], y: &[f32]) -> f32 {
+    let mut p = [0.0f32; reduce::PARTIALS];
     for (i, (&x, &y)) in x.iter().zip(y).enumerate() {
         p[i % 128] = x.mul_add(y, p[i % 128]);
     }
@@ -278,7 +278,7 @@ impl Hook<Oracle> for Defective {
         match (self.defect, &mut call.outputs()[..], &before[..]) {
             (Defect::LastOfSetUnwritten, [.., out], [.., before]) => set(out, before),
             (Defect::SwappedOutputs, [.., x, y], _) if b.width(x) == b.width(y) => {
-                std::mem::swap::<Rows>(x, y);
+                std::mem::swap::<Buffer>(x, y);
             }
             _ => {}
         }
@@ -291,7 +291,7 @@ impl Hook<Oracle> for Defective {
     fn read<'a>(
         &self,
         b: &Oracle,
-        buffer: &'a Rows,
+        buffer: &'a Buffer,
         rows: usize,
     ) -> Result<Cow<'a, [f32]>, OpError> {
         let read = b.read(buffer, rows)?;
@@ -365,11 +365,11 @@ impl Defective {
                 weight,
                 eps,
                 out,
-            } if self.defect == Defect::OtherLanes => {
+            } if self.defect == Defect::OtherPartials => {
                 let (width, x, mut y) = (b.width(x), all(x), all(out));
                 for i in 0..*rows * width {
                     let row = &x[i / width * width..][..width];
-                    let r = norm::scale(lanes_128(row, row), width, *eps);
+                    let r = norm::scale(partials_128(row, row), width, *eps);
                     y[i] = weight.map_or(x[i] * r, |w| x[i] * r * w[i % width]);
                 }
                 set(out, &y);
@@ -380,13 +380,13 @@ impl Defective {
                 y,
                 weight,
                 eps,
-            } if self.defect == Defect::OtherLanes => {
+            } if self.defect == Defect::OtherPartials => {
                 // Beside the right sum: what differs is a norm more or less.
                 let (width, mut to, y) = (b.width(x), all(x), all(y));
                 for i in 0..*rows * width {
                     let row = &y[i / width * width..][..width];
                     let right = norm::scale(reduce::sum_of_squares(row), width, *eps);
-                    let wrong = norm::scale(lanes_128(row, row), width, *eps);
+                    let wrong = norm::scale(partials_128(row, row), width, *eps);
                     if right.to_bits() != wrong.to_bits() {
                         to[i] += y[i] * (wrong - right) * weight[i % width];
                     }

@@ -1,4 +1,4 @@
-//! The three RMS norms: widths around the 256 lanes of the reduction and far
+//! The three RMS norms: widths around the 256 partial sums of the reduction and far
 //! from any multiple of a vector.
 
 use super::compare::Seen;

@@ -11,7 +11,7 @@ mod on_the_oracle {
 
 /// A backend that measures another keeps every bit of it.
 mod on_the_measured_oracle {
-    use muser_ops::{oracle::Oracle, profile::Profiled};
+    use muser_ops::{oracle::Oracle, profiler::Profiled};
     use std::sync::Arc;
     crate::conformance_tests!(Profiled::new(Arc::new(Oracle)));
 }
@@ -70,7 +70,7 @@ fn faults_of_one_operation_are_caught() {
         (Unfused, &[Matvec(Q4K), Matvec(Q5K), MatvecSet][..]),
         (NonFiniteIsZero, &[MatvecSet]),
         (
-            OtherLanes,
+            OtherPartials,
             &[Matvec(F16), Matvec(BF16), Matvec(F32), RmsNorm, AddRmsNorm],
         ),
         (SwappedOutputs, &[MatvecSet]),

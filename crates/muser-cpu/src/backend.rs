@@ -1,8 +1,8 @@
-//! [`Cpu`]: the operations over buffers in host memory.
+//! [`Cpu`]: the backend that computes the operations on the CPU.
 //!
-//! Each method checks shapes, cuts the work, and calls the kernels of the
-//! table. Small work is not cut: handing a task to another thread costs more
-//! than a few microseconds of it.
+//! Each method checks shapes, cuts the work into tasks, and calls kernels of the kernel
+//! table. Work of a few microseconds is not cut, because giving it to another thread
+//! would cost more.
 
 mod attention;
 mod pinned;
@@ -30,69 +30,71 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of weights in one task of a projection: long enough that the stream
-/// of a task is worth its start, short enough that a thread which falls behind
-/// holds the others up, at the end of a dispatch, for microseconds only.
+/// The number of bytes of weights in one task of a projection. Large enough that starting
+/// a task's memory stream costs little; small enough that at the end of a dispatch the
+/// others wait only microseconds for a thread that has fallen behind.
 const TASK_BYTES: usize = 128 << 10;
-/// Values of an elementwise operation in one task.
+/// The number of values in one task of an elementwise operation.
 const TASK_VALUES: usize = 8 << 10;
 
-/// How to open the CPU backend.
+/// The options for [`Cpu::open`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads; `None` takes the physical cores that the machine gives this
-    /// process.
+    /// The number of threads; `None` takes the physical cores that this process may
+    /// use.
     pub threads: Option<usize>,
-    /// The level; `None` takes the best one.
+    /// The instruction-set level; `None` takes the best one that the machine has.
     pub level: Option<Level>,
-    /// The arithmetic.
+    /// The lane: the arithmetic to compute.
     pub lane: Lane,
-    /// The most bytes that the KV caches of all sequences take together; `None`
-    /// sets no bound.
+    /// The largest number of bytes that the KV caches of all sequences may take
+    /// together; `None` sets no limit.
     pub kv_bytes: Option<u64>,
 }
 
-/// Why the CPU backend did not open.
+/// Why [`Cpu::open`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
-    /// The machine lacks the level.
+    /// The machine lacks a feature of the level.
     #[error("level {level} needs {}, which this machine lacks (it has {})",
         missing.join(", "),
         Level::available().iter().map(|l| l.name()).collect::<Vec<_>>().join(", "))]
     Level {
-        /// The level asked for.
+        /// The level that was asked for.
         level: Level,
-        /// Features that it needs and the machine lacks.
+        /// The features of the level that the machine lacks.
         missing: Vec<&'static str>,
     },
-    /// The pinned lane on a platform whose math library is another one.
+    /// The pinned lane was asked for on a platform without glibc on x86-64.
     #[error("lane {0}: its bits need glibc on x86-64, for which this build is not made")]
     Lane(Lane),
-    /// A thread count out of range.
+    /// The number of threads is out of range.
     #[error("threads: expected 1 to {MAX_THREADS}, found {0}")]
     Threads(usize),
-    /// The threads could not be started.
+    /// The system could not start the threads.
     #[error("could not start {threads} threads")]
     Start {
-        /// Threads asked for.
+        /// The number of threads asked for.
         threads: usize,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// The CPU backend.
+/// The CPU backend: kernels of one level for one lane, and a team of threads.
 pub struct Cpu {
     table: KernelTable,
     lane: Lane,
     threads: usize,
-    /// The pages of all sequences' caches.
+    /// Counts the KV pages of all sequences.
     pool: Arc<Pool>,
-    /// One dispatch at a time: the team, and the room for quantised inputs.
+    /// The thread team and the memory for intermediate values. The lock allows one
+    /// dispatch at a time.
     shared: Mutex<Shared>,
 }
 
-/// A plan, and the caches of its sequences with the pages that it writes.
+/// A batch of the CPU backend: a plan, and its sequences' caches with the pages prepared
+/// that it will write.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -104,23 +106,28 @@ struct Shared {
     operands: Operands,
 }
 
-/// Room for what an operation makes of its input; rewritten by each.
+/// Memory for intermediate values of an operation, overwritten by the next one.
 #[derive(Default)]
 struct Operands {
-    /// Activations in blocks of 256.
+    /// Activations quantised in blocks of 256.
     quantized: Vec<Block>,
-    /// Activations in groups of 32.
+    /// Activations quantised in groups of 32.
     groups: Vec<Groups>,
-    /// Activations rounded to F16, and to BF16.
+    /// Activations rounded to F16, and activations rounded to BF16.
     rounded: [Vec<f32>; 2],
-    /// Attention's result by head and row.
+    /// The pinned lane's attention in tiles: results by head and row.
     by_head: Vec<f32>,
-    /// Attention's parts by row, KV head and chunk.
+    /// The strict lane's attention, cut by chunks: partial results by row, KV head and
+    /// chunk.
     parts: Vec<f32>,
 }
 
 impl Cpu {
-    /// Opens the backend: picks the level, starts the threads.
+    /// Opens the backend: picks the level and starts the threads.
+    ///
+    /// # Errors
+    /// The machine lacks the level or the lane's math library, the number of threads is
+    /// out of range, or a thread could not be started.
     pub fn open(options: CpuOptions) -> Result<Self, CpuError> {
         let level = options.level.unwrap_or_else(Level::best);
         let table = KernelTable::new(level).ok_or_else(|| CpuError::Level {
@@ -150,12 +157,12 @@ impl Cpu {
         })
     }
 
-    /// The level of the kernels.
+    /// The instruction-set level of the kernels.
     pub fn level(&self) -> Level {
         self.table.level()
     }
 
-    /// The names of the kernels: `matvec/q4_k/avx512`, …
+    /// The names of all kernels, with their level: `matvec/q4_k/avx512`, …
     pub fn kernels(&self) -> Vec<String> {
         let names = self.table.inventory().into_iter();
         names
@@ -163,12 +170,12 @@ impl Cpu {
             .collect()
     }
 
-    /// Bytes of K and V that the caches of all sequences hold.
+    /// The number of bytes in the KV pages of all sequences.
     pub fn kv_bytes(&self) -> u64 {
         self.pool.used()
     }
 
-    /// Refuses a weight whose format the lane has no kernel for.
+    /// Refuses a weight whose format has no kernel in the lane.
     fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
         if ladder::covers(self.lane, weight.dtype()) {
             return Ok(());
@@ -180,43 +187,44 @@ impl Cpu {
         })
     }
 
-    /// The same backend, with every call of a kernel counted from here on. For
-    /// tests: counting takes a lock.
+    /// Returns the backend with calls of kernels being counted. For tests: each count
+    /// takes a lock.
     pub fn counting(mut self) -> Self {
         self.table.count_calls();
         self
     }
 
-    /// The calls of each kernel so far, by its name without the level; `None` if
-    /// they are not counted ([`counting`](Self::counting)).
+    /// The number of calls of each kernel so far, by its name without the level; `None`
+    /// unless the backend is [`counting`](Self::counting) them.
     pub fn calls(&self) -> Option<BTreeMap<&'static str, u64>> {
         self.table.calls()
     }
 
-    /// Bytes a second at which this backend's threads read a buffer of `bytes`,
-    /// the best of several passes. Takes several times the last-level cache to
-    /// measure memory and not the cache.
+    /// Measures the bandwidth, in bytes a second, at which this backend's threads read a
+    /// buffer of `bytes` bytes: the best of several passes. To measure the memory and not
+    /// a cache, the buffer must be several times the last-level cache
+    /// ([`beyond_caches`](crate::beyond_caches)).
     pub fn read_bandwidth(&self, bytes: usize) -> f64 {
         bandwidth::measure(&mut self.lock().team, &self.table, bytes)
     }
 
-    /// Int8 operations a second, two a multiply-add, that this backend's
-    /// threads reach with operands in registers, the best of several passes;
-    /// `None` at a level without int8 dot products.
+    /// Measures the int8 operations a second that this backend's threads reach with
+    /// operands in registers: the best of several passes. A multiply-add is two
+    /// operations. Returns `None` at a level without int8 dot products.
     pub fn int8_peak(&self) -> Option<f64> {
         int8_peak::measure(&mut self.lock().team, self.threads, &self.table)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // A panic in a task leaves team and room usable: the team ends its job
-        // before it raises, and the room is rewritten by each use.
+        // A panic in a task leaves both usable: the team ends its job before it raises
+        // the panic, and each operation overwrites the intermediate values.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rows of a matrix in one task: about [`TASK_BYTES`], whole blocks of 16
-    /// rows, or of 32 where kernels compute as many side by side (with one input
-    /// none does, and longer tasks cost it a fiftieth), and no more than a fair
-    /// share where a matrix is small.
+    /// The number of rows of a matrix in one task: about [`TASK_BYTES`] of weights, but
+    /// at most a quarter of a thread's fair share, rounded up to whole blocks of rows. A
+    /// block is 32 rows, the most that a kernel computes side by side. With one input it
+    /// is 16: no kernel uses 32 there, and longer tasks are 2 % slower.
     fn tile_rows(&self, w: &Weight, inputs: usize) -> usize {
         let by_bytes = TASK_BYTES / w.row_bytes();
         let fair = w.rows().div_ceil(4 * self.threads);
@@ -225,7 +233,8 @@ impl Cpu {
     }
 }
 
-/// The work of an elementwise operation on two buffers of one shape.
+/// Returns the first `rows` rows of both operands of an elementwise operation, whose
+/// widths must be equal.
 fn pairs<'a>(
     op: &'static str,
     rows: usize,
@@ -353,8 +362,8 @@ impl Backend for Cpu {
             return Err(OpError::Token { token, vocab });
         }
         let out = out.rows_mut("embed", tokens.len(), table.cols())?;
-        // One row a token, decoded by the format's own code: 0.1 % of a token's
-        // time at decode, and shared by the team in a batch.
+        // Rows are decoded by the scalar code of the format: 0.1 % of a token's time at
+        // decode; in a batch the team shares them.
         for_chunks(&mut self.lock().team, out, table.cols(), |r, out| {
             embed::embed(table, tokens[r], out).expect("token and width are checked above");
         });

@@ -1,13 +1,13 @@
-//! Activations: `[rows, width]` f32, aligned to a cache line.
+//! [`Buffer`]: activations, `[rows, width]` f32, aligned to a cache line.
 
 use muser_ops::OpError;
 
-/// One cache line of values.
+/// One cache line: 16 values.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
-/// A buffer of the CPU backend.
+/// A buffer of the CPU backend: activations, `[rows, width]` f32.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     width: usize,
@@ -16,7 +16,10 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Zeros, if there is memory for them.
+    /// Allocates a buffer of zeros.
+    ///
+    /// # Errors
+    /// There is no memory for it.
     pub(crate) fn new(rows: usize, width: usize) -> Result<Self, OpError> {
         let refused = || OpError::Memory {
             what: "a buffer of activations",
@@ -31,22 +34,25 @@ impl Buffer {
         Ok(Self { width, len, lines })
     }
 
-    /// Values in a row.
+    /// The number of values in a row.
     pub(crate) fn width(&self) -> usize {
         self.width
     }
 
-    /// All values.
+    /// All values, row after row.
     pub(crate) fn values(&self) -> &[f32] {
         &lines_as_values(&self.lines)[..self.len]
     }
 
-    /// All values.
+    /// All values, row after row, for writing.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
         &mut lines_as_values_mut(&mut self.lines)[..self.len]
     }
 
-    /// The first `rows` rows, if the buffer has them at this width.
+    /// Returns the first `rows` rows.
+    ///
+    /// # Errors
+    /// The buffer has another width or fewer rows. The error names the operation `op`.
     pub(crate) fn rows(
         &self,
         op: &'static str,
@@ -57,7 +63,10 @@ impl Buffer {
         Ok(&self.values()[..rows * width])
     }
 
-    /// The first `rows` rows, if the buffer has them at this width.
+    /// Returns the first `rows` rows, for writing.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
     pub(crate) fn rows_mut(
         &mut self,
         op: &'static str,
@@ -92,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_memory_holds_is_refused() {
+    fn a_buffer_larger_than_memory_is_refused() {
         assert!(Buffer::new(3, 5).is_ok());
         let error = Buffer::new(1 << 40, 1 << 20).unwrap_err().to_string();
         assert!(error.starts_with("a buffer of activations: "), "{error}");

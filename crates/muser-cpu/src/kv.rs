@@ -7,13 +7,13 @@
 //!            V [position][dimension]    f16, dimensions padded to 64
 //! ```
 //!
-//! On a sliding layer the slots are a ring whose pages are used again; on a full
-//! layer there is one for every chunk of the context and only those in use have
-//! a page. Pages are counted: a clone of a cache shares them, and the first batch
-//! that writes to a shared one takes a copy.
+//! A sliding layer has a ring of slots whose pages are reused. A full layer has a slot
+//! for every chunk of the context; a slot gets its page when it is first written. Pages
+//! are reference-counted: a clone of a cache shares them, and the first batch that
+//! writes to a shared page copies it.
 //!
-//! All pages that a batch writes are taken when it is made ([`Kv::prepare`]), so
-//! storing has nothing to refuse.
+//! [`Kv::prepare`] allocates all pages that a batch will write when the batch is made,
+//! so that storing K and V cannot fail.
 
 use muser_ops::attention::CHUNK;
 use muser_ops::oracle::check_room;
@@ -22,18 +22,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Dimensions of V are padded to a multiple of this, so that every level works
-/// in whole blocks.
+/// The dimensions of V are padded to a multiple of this number, so that kernels of
+/// every level work in whole blocks.
 pub(crate) const PAD: usize = 64;
 
-/// The pages of a backend's caches, counted in bytes.
+/// Counts the bytes of all pages in a backend's caches, and limits them.
 #[derive(Debug)]
 pub(crate) struct Pool {
     limit: u64,
     used: AtomicU64,
 }
 
-/// 64 positions of one layer.
+/// A page: K and V of 64 positions in one layer.
 #[derive(Debug)]
 struct Page {
     values: Vec<u16>,
@@ -43,13 +43,13 @@ struct Page {
 impl Drop for Page {
     fn drop(&mut self) {
         let bytes = size_of_val(&self.values[..]) as u64;
-        // A count alone: the memory itself is the allocator's to hand on.
+        // Relaxed: the counter orders no access to memory.
         self.pool.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 impl Pool {
-    /// A pool of at most so many bytes.
+    /// Makes a pool of at most `limit` bytes; `None` sets no limit.
     pub(crate) fn new(limit: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             limit: limit.unwrap_or(u64::MAX),
@@ -57,12 +57,15 @@ impl Pool {
         })
     }
 
-    /// Bytes of the pages in use.
+    /// The number of bytes in use.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A page of zeros.
+    /// Allocates a page of `len` zeros.
+    ///
+    /// # Errors
+    /// The limit would be exceeded, or there is no memory.
     fn page(self: &Arc<Self>, len: usize) -> Result<Page, OpError> {
         let bytes = (len * size_of::<u16>()) as u64;
         let refused = |left: String| OpError::Memory {
@@ -91,7 +94,7 @@ impl Pool {
     }
 }
 
-/// One layer's pages.
+/// The pages of one layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     layout: KvLayout,
@@ -99,7 +102,7 @@ pub(crate) struct Layer {
     slots: Vec<Option<Arc<Page>>>,
 }
 
-/// One sequence's cache.
+/// The KV cache of one sequence on the CPU.
 #[derive(Clone, Debug)]
 pub struct Kv {
     layouts: Vec<KvLayout>,
@@ -110,7 +113,7 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// An empty cache of these layers.
+    /// Makes an empty cache of these layers.
     pub(crate) fn new(layers: &[KvLayout], pool: Arc<Pool>) -> Self {
         let layer = |&layout: &KvLayout| Layer {
             layout,
@@ -125,12 +128,12 @@ impl Kv {
         }
     }
 
-    /// Takes the pages that these rows will be stored in, each of this cache
-    /// alone.
+    /// Allocates the pages in which these rows will be stored, and copies those that
+    /// are shared with another cache.
     ///
     /// # Errors
-    /// Positions that the cache has no room for, or no memory. What is stored
-    /// stays as it is.
+    /// The cache has no room for the positions, or there is no memory. The stored
+    /// positions do not change.
     pub(crate) fn prepare(&mut self, run: &Run) -> Result<(), OpError> {
         check_room(run, &self.layouts, self.end)?;
         if run.rows == 0 {
@@ -145,7 +148,7 @@ impl Kv {
         Ok(())
     }
 
-    /// A layer's pages.
+    /// Returns a layer's pages.
     pub(crate) fn layer(&self, layer: usize) -> Result<&Layer, OpError> {
         let layers = self.layers.len();
         self.layers
@@ -153,7 +156,7 @@ impl Kv {
             .ok_or_else(|| no_layer(layer, layers))
     }
 
-    /// A layer's pages, for writing.
+    /// Returns a layer's pages, for writing.
     pub(crate) fn layer_mut(&mut self, layer: usize) -> Result<&mut Layer, OpError> {
         let layers = self.layers.len();
         let found = self.layers.get_mut(layer);
@@ -161,6 +164,7 @@ impl Kv {
     }
 }
 
+/// The error for a layer that the cache does not have.
 fn no_layer(layer: usize, layers: usize) -> OpError {
     OpError::Shape {
         op: "attention",
@@ -170,24 +174,25 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// The chunks that these rows lie in.
+/// The chunks of these rows' positions.
 fn chunks(run: &Run) -> Range<usize> {
     run.first / CHUNK..(run.first + run.rows).div_ceil(CHUNK)
 }
 
 impl Layer {
-    /// The layout.
+    /// The layer's layout.
     pub(crate) fn layout(&self) -> &KvLayout {
         &self.layout
     }
 
+    /// The number of values that a page holds for one KV head.
     fn head_len(&self) -> usize {
         (self.layout.head_dim + self.padded) * CHUNK
     }
 
-    /// Makes the page of a chunk this cache's own. `begun` says that nothing
-    /// before its first position to be written counts, so that what a page
-    /// holds need not be copied.
+    /// Makes sure that a chunk has a page that no other cache shares. If `begun`, the
+    /// batch writes the chunk from its first position on, so that the values of a shared
+    /// page need not be copied.
     fn own(&mut self, chunk: usize, begun: bool, pool: &Arc<Pool>) -> Result<(), OpError> {
         let (len, slots) = (self.layout.kv_heads * self.head_len(), self.slots.len());
         let slot = &mut self.slots[chunk % slots];
@@ -204,8 +209,8 @@ impl Layer {
         Ok(())
     }
 
-    /// The pages of these chunks, which are prepared, for writing: of each head
-    /// K `[dimension][64]` and V `[64][padded dimension]`.
+    /// Returns the prepared pages of these chunks, for writing: for each head, K
+    /// `[dimension][64]` and V `[64][padded dimension]`.
     pub(crate) fn pages_mut(
         &mut self,
         chunks: Range<usize>,
@@ -222,26 +227,26 @@ impl Layer {
         })
     }
 
-    /// One head's view of the layer.
+    /// Returns a view of one KV head.
     pub(crate) fn head(&self, head: usize) -> HeadView<'_> {
         HeadView { layer: self, head }
     }
 }
 
-/// One KV head of a layer.
+/// A view of one KV head in a layer.
 pub(crate) struct HeadView<'a> {
     layer: &'a Layer,
     head: usize,
 }
 
 impl HeadView<'_> {
-    /// Dimensions of a row of V, with padding.
+    /// The number of dimensions in a row of V, padding included.
     pub(crate) fn padded_dim(&self) -> usize {
         self.layer.padded
     }
 
-    /// K `[dimension][64]` and V `[64][padded dimension]` of a chunk that holds
-    /// a stored position.
+    /// Returns K `[dimension][64]` and V `[64][padded dimension]` of a chunk that has a
+    /// stored position.
     pub(crate) fn chunk(&self, chunk: usize) -> (&[u16], &[u16]) {
         let n = self.layer.head_len();
         let slot = &self.layer.slots[chunk % self.layer.slots.len()];
@@ -278,10 +283,10 @@ mod tests {
         a.prepare(&run(0, 65)).unwrap();
         assert_eq!(pool.used(), 2 * page);
         let mut b = a.clone();
-        assert_eq!(pool.used(), 2 * page, "a clone shares");
+        assert_eq!(pool.used(), 2 * page, "a clone shares its pages");
         b.prepare(&run(65, 1)).unwrap();
         assert_eq!(pool.used(), 3 * page, "the page that is written is copied");
-        // One page more than the pool has.
+        // The next page exceeds the pool's limit.
         let error = b.prepare(&run(66, 64)).unwrap_err().to_string();
         let bytes = page;
         assert_eq!(
@@ -299,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_clone_writes_shows_in_neither_direction() {
+    fn writes_of_a_clone_and_of_its_original_are_separate() {
         let pool = Pool::new(None);
         let mut a = Kv::new(&[LAYOUT], pool);
         let put = |kv: &mut Kv, value: u16| {
@@ -321,12 +326,12 @@ mod tests {
     #[test]
     fn gaps_and_positions_beyond_the_context_are_refused() {
         let mut kv = Kv::new(&[LAYOUT], Pool::new(None));
-        assert!(
-            kv.prepare(&run(1, 1)).is_err(),
-            "nothing is stored before it"
-        );
+        assert!(kv.prepare(&run(1, 1)).is_err(), "position 0 is not stored");
         kv.prepare(&run(0, 64)).unwrap();
-        assert!(kv.prepare(&run(64, 193)).is_err(), "one beyond 256");
+        assert!(
+            kv.prepare(&run(64, 193)).is_err(),
+            "one position beyond the context of 256"
+        );
         kv.prepare(&run(64, 192)).unwrap();
         assert!(kv.layer(1).is_err());
     }

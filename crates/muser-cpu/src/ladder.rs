@@ -1,48 +1,49 @@
-//! The ladder: which kernel an operation takes, by lane, format, shape and the
-//! width of the batch.
+//! The ladder: the table that chooses the kernel of an operation by lane, format, shape
+//! and width of the batch.
 //!
-//! It is data, and the only place where the choice is made: the backend looks
-//! its kernels up here, and `muser routes` prints it.
+//! No other code makes this choice: the backend looks its kernels up here, and `muser
+//! routes` prints the table.
 
 use muser_ops::Lane;
 use muser_ops::pinned::project::Route;
 use muser_quant::{Arithmetic, DType};
 use std::ops::Range;
 
-/// One rung: products of these lanes, formats, row counts and widths go to one
-/// kernel.
+/// A rung of the ladder: the kernel family for products of one lane, some formats, some
+/// numbers of rows and a range of batch widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rung {
     /// The lane's name.
     pub lane: &'static str,
     /// The formats of the weights.
     pub dtypes: &'static [DType],
-    /// Rows of the matrix.
-    pub rows: Rows,
-    /// The narrowest batch, in columns.
+    /// The condition on the number of rows in the matrix.
+    pub rows: RowRule,
+    /// The smallest width of the batch, in columns.
     pub from: usize,
-    /// The widest one; `None` has no end.
+    /// The largest width, in columns; `None` for no limit.
     pub to: Option<usize>,
-    /// The columns of such a batch that it computes.
-    pub part: Part,
+    /// The columns of the batch that this rung computes.
+    pub columns: Columns,
     /// The kernel family.
     pub family: Family,
-    /// What it is in llama.cpp, in the pinned lane.
+    /// In the pinned lane, the route of llama.cpp that the rung computes.
     pub route: Option<Route>,
 }
 
-/// A condition on the rows of a matrix.
+/// A condition on the number of rows in a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
-    /// Any number.
+pub enum RowRule {
+    /// Any number of rows.
     Any,
-    /// A multiple of this.
+    /// A multiple of this number.
     Multiple(usize),
-    /// No multiple of this.
+    /// Not a multiple of this number.
     NoMultiple(usize),
 }
 
-impl Rows {
+impl RowRule {
+    /// Whether `rows` meets the condition.
     fn holds(self, rows: usize) -> bool {
         match self {
             Self::Any => true,
@@ -52,7 +53,7 @@ impl Rows {
     }
 }
 
-impl std::fmt::Display for Rows {
+impl std::fmt::Display for RowRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Any => f.pad("any"),
@@ -62,19 +63,19 @@ impl std::fmt::Display for Rows {
     }
 }
 
-/// Some columns of a batch.
+/// The columns of a batch that a rung computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// All.
+pub enum Columns {
+    /// All columns.
     All,
-    /// Whole groups of four.
+    /// The whole groups of four columns.
     Fours,
-    /// Those after [`Part::Fours`].
+    /// The last one to three columns, after [`Columns::Fours`].
     AfterFours,
 }
 
-impl Part {
-    /// Of `columns` columns.
+impl Columns {
+    /// The range of these columns in a batch of `columns` columns.
     pub fn of(self, columns: usize) -> Range<usize> {
         let fours = columns / 4 * 4;
         match self {
@@ -84,7 +85,7 @@ impl Part {
         }
     }
 
-    /// The part in words.
+    /// The columns in words, as `muser routes` prints them.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -99,35 +100,35 @@ impl Part {
 pub enum Family {
     /// `matvec/…`: one column, or any number of float weights.
     Matvec,
-    /// `slab/…`: a vector lane a row.
+    /// `slab/…`: rows transposed, so that each vector element is one row.
     Slab,
-    /// `slab/…/tiled`: the same in the pinned lane's tiled route.
+    /// `slab/…/tiled`: slabs for the pinned lane's tiled route.
     SlabTiled,
-    /// `slab/…/fours`: the same, a link every 64 codes.
+    /// `slab/…/fours`: slabs with a link for every 64 codes.
     SlabFours,
-    /// `lanes/…`: eight float lanes an output.
-    Lanes,
-    /// `ggml_dot/…`: float weights in the pinned lane's orders.
+    /// `lanes/…`: the pinned lane's narrow batches, eight partial sums for each output.
+    Narrow,
+    /// `ggml_dot/…`: float weights, in the orders of the pinned lane.
     GgmlDot,
 }
 
 impl Family {
-    /// The kernel's name for a format, without its level.
+    /// The name of the family's kernel for a format, without the level.
     pub fn kernel(self, dtype: DType) -> String {
         let (before, after) = match self {
             Self::Matvec => ("matvec", ""),
             Self::Slab => ("slab", ""),
             Self::SlabTiled => ("slab", "/tiled"),
             Self::SlabFours => ("slab", "/fours"),
-            Self::Lanes => ("lanes", ""),
+            Self::Narrow => ("lanes", ""),
             Self::GgmlDot => ("ggml_dot", ""),
         };
         format!("{before}/{}{after}", dtype.key())
     }
 }
 
-// The strict lane has every format of an arithmetic; the pinned lane those that
-// are named.
+// The strict lane covers every format of an arithmetic, the pinned lane only the formats
+// that are named.
 const GROUPS: &[DType] = Arithmetic::Groups.formats();
 const SUPERBLOCKS: &[DType] = Arithmetic::Superblocks.formats();
 const FLOATS: &[DType] = Arithmetic::Floats.formats();
@@ -138,16 +139,16 @@ const F: &[DType] = &[DType::F16, DType::BF16, DType::F32];
 const fn strict(
     dtypes: &'static [DType],
     (from, to): (usize, Option<usize>),
-    part: Part,
+    columns: Columns,
     family: Family,
 ) -> Rung {
     Rung {
         lane: "strict",
         dtypes,
-        rows: Rows::Any,
+        rows: RowRule::Any,
         from,
         to,
-        part,
+        columns,
         family,
         route: None,
     }
@@ -155,9 +156,9 @@ const fn strict(
 
 const fn pinned(
     dtypes: &'static [DType],
-    rows: Rows,
+    rows: RowRule,
     (from, to): (usize, Option<usize>),
-    part: Part,
+    columns: Columns,
     family: Family,
     route: Route,
 ) -> Rung {
@@ -167,27 +168,27 @@ const fn pinned(
         rows,
         from,
         to,
-        part,
+        columns,
         family,
         route: Some(route),
     }
 }
 
-const EIGHTS: Rows = Rows::Multiple(8);
-const NO_EIGHTS: Rows = Rows::NoMultiple(8);
+const EIGHTS: RowRule = RowRule::Multiple(8);
+const NO_EIGHTS: RowRule = RowRule::NoMultiple(8);
 
-/// Every rung of every product.
+/// The rungs of all products.
 pub static LADDER: &[Rung] = &[
-    strict(GROUPS, (1, Some(1)), Part::All, Family::Matvec),
-    strict(GROUPS, (2, None), Part::All, Family::Slab),
-    strict(SUPERBLOCKS, (1, Some(1)), Part::All, Family::Matvec),
-    strict(SUPERBLOCKS, (2, None), Part::All, Family::Slab),
-    strict(FLOATS, (1, None), Part::All, Family::Matvec),
+    strict(GROUPS, (1, Some(1)), Columns::All, Family::Matvec),
+    strict(GROUPS, (2, None), Columns::All, Family::Slab),
+    strict(SUPERBLOCKS, (1, Some(1)), Columns::All, Family::Matvec),
+    strict(SUPERBLOCKS, (2, None), Columns::All, Family::Slab),
+    strict(FLOATS, (1, None), Columns::All, Family::Matvec),
     pinned(
         Q4,
         EIGHTS,
         (1, Some(1)),
-        Part::All,
+        Columns::All,
         Family::Matvec,
         Route::Interleaved,
     ),
@@ -195,7 +196,7 @@ pub static LADDER: &[Rung] = &[
         Q4,
         EIGHTS,
         (4, None),
-        Part::Fours,
+        Columns::Fours,
         Family::SlabFours,
         Route::InterleavedFour,
     ),
@@ -203,7 +204,7 @@ pub static LADDER: &[Rung] = &[
         Q4,
         EIGHTS,
         (2, None),
-        Part::AfterFours,
+        Columns::AfterFours,
         Family::Slab,
         Route::Interleaved,
     ),
@@ -211,68 +212,68 @@ pub static LADDER: &[Rung] = &[
         Q4,
         NO_EIGHTS,
         (1, Some(7)),
-        Part::All,
-        Family::Lanes,
-        Route::Lanes,
+        Columns::All,
+        Family::Narrow,
+        Route::Narrow,
     ),
     pinned(
         Q4,
         NO_EIGHTS,
         (8, None),
-        Part::All,
+        Columns::All,
         Family::SlabTiled,
         Route::Tiled,
     ),
     pinned(
         Q56,
-        Rows::Any,
+        RowRule::Any,
         (1, Some(7)),
-        Part::All,
-        Family::Lanes,
-        Route::Lanes,
+        Columns::All,
+        Family::Narrow,
+        Route::Narrow,
     ),
     pinned(
         Q56,
-        Rows::Any,
+        RowRule::Any,
         (8, None),
-        Part::All,
+        Columns::All,
         Family::SlabTiled,
         Route::Tiled,
     ),
     pinned(
         F,
-        Rows::Any,
+        RowRule::Any,
         (1, Some(1)),
-        Part::All,
+        Columns::All,
         Family::GgmlDot,
         Route::Vectors,
     ),
     pinned(
         F,
-        Rows::NoMultiple(4),
+        RowRule::NoMultiple(4),
         (2, None),
-        Part::All,
+        Columns::All,
         Family::GgmlDot,
         Route::Vectors,
     ),
     pinned(
         F,
-        Rows::Multiple(4),
+        RowRule::Multiple(4),
         (2, None),
-        Part::All,
+        Columns::All,
         Family::GgmlDot,
         Route::TinyBlas,
     ),
 ];
 
-/// Whether products of this format have kernels in the lane.
+/// Whether the lane has kernels for products with this format.
 pub fn covers(lane: Lane, dtype: DType) -> bool {
     let mut of_lane = LADDER.iter().filter(|r| r.lane == lane.name());
     of_lane.any(|r| r.dtypes.contains(&dtype))
 }
 
-/// The rungs of one product, with the columns of each; those with none are left
-/// out. Together they are all columns, once.
+/// The rungs of one product, each with its columns. Together they compute every column
+/// once; rungs without a column are left out.
 pub fn rungs(
     lane: Lane,
     dtype: DType,
@@ -288,23 +289,23 @@ pub fn rungs(
                 && columns >= r.from
                 && r.to.is_none_or(|to| columns <= to)
         })
-        .map(move |r| (r, r.part.of(columns)))
+        .map(move |r| (r, r.columns.of(columns)))
         .filter(|(_, range)| !range.is_empty())
 }
 
-/// An operation that is no product: which kernel it takes in which lane.
+/// An operation other than a product, with its kernel in each lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// The operation.
+    /// The operation's name in reports.
     pub name: &'static str,
-    /// Its kernel in the strict lane; of a long context the two that share it
-    /// among threads, where rows and KV heads are fewer than these.
+    /// Its kernel in the strict lane, or several, separated by commas. The line of
+    /// attention with two kernels is for long contexts with fewer tasks than threads.
     pub strict: &'static str,
-    /// Rows of the batch that take the pinned kernel.
+    /// The number of rows in the batches that take the pinned kernel, in words.
     pub rows: &'static str,
-    /// Its kernel in the pinned lane.
+    /// Its kernel in the pinned lane, with a remark after a comma.
     pub pinned: &'static str,
-    /// What that is in llama.cpp.
+    /// The operations of llama.cpp that the pinned kernel computes.
     pub reference: &'static str,
 }
 
@@ -324,7 +325,7 @@ const fn operation(
     }
 }
 
-/// Every operation that is no product and has a kernel.
+/// All operations other than products that have a kernel.
 pub static OPERATIONS: &[Operation] = &[
     operation(
         "quantise",
@@ -411,7 +412,7 @@ mod tests {
     const LANES: [Lane; 2] = [Lane::Strict, Lane::Pinned(Profile::LlamaCppAvx2)];
 
     #[test]
-    fn every_column_takes_one_rung_and_in_the_pinned_lane_the_right_one() {
+    fn every_column_takes_one_rung_and_in_the_pinned_lane_that_of_its_route() {
         for lane in LANES {
             for dtype in DType::ALL {
                 for rows in 1..=17 {
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_covers_what_its_oracle_does() {
+    fn a_lane_covers_the_formats_of_its_oracle() {
         for dtype in DType::ALL {
             assert!(covers(Lane::Strict, dtype));
             assert_eq!(covers(LANES[1], dtype), pinned::project::covers(dtype));
@@ -470,7 +471,7 @@ mod tests {
         let mut named: Vec<String> = of_products.chain(of_others).collect();
         named.sort_unstable();
         named.dedup();
-        // Measures of the machine, which compute nothing of a model.
+        // Two kernels measure the machine and compute no operation of a model.
         let of_model = |k: &&&str| !matches!(**k, "int8_peak" | "read");
         let table = KernelTable::new(Level::Scalar).unwrap();
         let inventory = table.inventory();

@@ -1,18 +1,19 @@
-//! Instruction-set levels, found at run time.
+//! [`Level`]: the instruction-set levels, detected at run time.
 
 #[cfg(target_arch = "x86_64")]
 use muser_levels::features;
 use std::fmt;
 use std::str::FromStr;
 
-/// A level of the CPU's instruction set. Every level computes the same bits.
+/// An instruction set that kernels are compiled for. Kernels of all levels compute the
+/// same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// No vector extension is assumed.
+    /// Portable code, without vector extensions.
     Scalar,
     /// AVX2 with FMA and F16C (x86-64-v3).
     Avx2,
-    /// AVX-512 F, BW, DQ, VL and VNNI, over AVX2.
+    /// AVX-512 F, BW, DQ, VL and VNNI, in addition to those of [`Avx2`](Self::Avx2).
     Avx512,
 }
 
@@ -20,7 +21,7 @@ impl Level {
     /// Every level, the lowest first.
     pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
 
-    /// The name on command lines: `scalar`, `avx2`, `avx512`.
+    /// The level's name on command lines: `scalar`, `avx2` or `avx512`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -79,7 +80,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// A level's name that is none.
+/// The error for a name that is not a level's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown level {0:?}: expected scalar, avx2 or avx512")]
 pub struct UnknownLevel(String);

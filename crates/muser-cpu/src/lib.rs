@@ -1,9 +1,9 @@
 //! The CPU backend: [`Cpu`].
 //!
-//! Kernels exist at three [`Level`]s, `scalar`, `avx2` and `avx512`, chosen
-//! when the backend opens; each computes the bits of the strict lane's oracle.
-//! Work is cut by output rows and shared by a team of threads; who computes a
-//! row changes nothing in it.
+//! Kernels are compiled for three [`Level`]s, `scalar`, `avx2` and `avx512`; the backend
+//! picks one when it opens. All levels compute the bits of the lane's oracle. Work is
+//! cut by output rows and shared by a team of threads; the bits of a row do not depend
+//! on the thread that computes it.
 //!
 //! ```
 //! use muser_cpu::{Cpu, CpuOptions};
@@ -13,19 +13,19 @@
 //! assert_eq!(cpu.info().threads, 2);
 //! ```
 //!
-//! `unsafe` lives in `simd` (vector loads and stores), `rows` and `team`
-//! (sharing buffers with threads), `buffer` (aligned storage) and
-//! `kernels::table` (calling a level's kernel); nowhere else.
+//! `unsafe` is allowed in `simd` (vector loads and stores), `rows` and `team` (buffers
+//! shared with threads), `buffer` (aligned storage) and `kernels::table` (calling a
+//! level's functions), and nowhere else.
 #![deny(unsafe_code)]
 
 mod backend;
 #[expect(unsafe_code, reason = "aligned storage seen as values")]
 mod buffer;
-// Sums in registers are indexed: a closure or an iterator that is not inlined
-// into a level's function costs a factor of two.
+// Kernels index arrays of registers: a closure or an iterator that is not inlined into
+// a level's function costs a factor of two.
 #[allow(
     clippy::needless_range_loop,
-    reason = "loops over registers are written by index"
+    reason = "loops over arrays of registers are written by index"
 )]
 mod kernels;
 mod kv;

@@ -1,16 +1,15 @@
-//! Buffers cut among the tasks of a dispatch.
+//! Cuts buffers into parts for the tasks of a dispatch.
 //!
-//! Two cuts, both safe to call: whole chunks of one slice
-//! ([`for_chunks`]), and ranges of output rows of several matrices of
-//! activations ([`for_tiles`]), where a task's part of a `[columns, rows]`
-//! buffer is a stripe and no slice. `unsafe` in this module: handing disjoint
-//! parts of a `&mut` to several threads.
+//! Three safe functions: [`for_chunks`] cuts a slice into chunks of one length,
+//! [`for_parts`] at given ends, and [`for_tiles`] cuts several output buffers of shape
+//! `[columns, rows]` into ranges of rows, which are stripes and no slices. `unsafe` in
+//! this module: giving disjoint parts of a `&mut` slice to several threads.
 
 use crate::team::Team;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A `&mut [T]` whose parts go to several threads.
+/// A `&mut [T]` whose disjoint parts are given to several threads.
 struct Parts<'a, T> {
     start: *mut T,
     len: usize,
@@ -31,8 +30,8 @@ impl<'a, T> Parts<'a, T> {
     }
 }
 
-/// Calls `f(i, chunk i)` for the chunks of `chunk` values (the last may be
-/// shorter), shared among the team.
+/// Calls `f(i, chunk i)` for the chunks of `chunk` values in `data`, shared among the
+/// team. The last chunk may be shorter.
 pub(crate) fn for_chunks<T: Send>(
     team: &mut Team,
     data: &mut [T],
@@ -52,11 +51,11 @@ pub(crate) fn for_chunks<T: Send>(
     });
 }
 
-/// Calls `f(i, part i)` for the parts of the data that end at `ends`, ascending,
-/// shared among the team. What lies past the last end is left alone.
+/// Calls `f(i, part i)` for consecutive parts of `data`, part i ending at `ends[i]`,
+/// shared among the team. Values after the last end are not touched.
 ///
 /// # Panics
-/// If the ends do not ascend, or the last is past the data.
+/// If the ends do not ascend, or the last one is past the data.
 pub(crate) fn for_parts<T: Send>(
     team: &mut Team,
     data: &mut [T],
@@ -77,23 +76,23 @@ pub(crate) fn for_parts<T: Send>(
     });
 }
 
-/// The rows `rows` of a `[columns, width]` output, for writing.
+/// A tile: a range of rows in every column of a `[columns, width]` output, for writing.
 ///
-/// Row r of the tile is row `rows.start + r` of the matrix; a value lies at
-/// `column · width + row`.
+/// A value of the output lies at `column · width + row`.
 pub(crate) struct Tile<'a> {
     start: *mut f32,
     len: usize,
     width: usize,
+    /// The row of the matrix that is row 0 of the tile.
     first: usize,
     rows: usize,
-    /// The column that the tile calls 0.
+    /// The column of the output that is column 0 of the tile.
     column: usize,
     owner: PhantomData<&'a mut [f32]>,
 }
 
 impl Tile<'_> {
-    /// The same rows of the columns from `columns` on.
+    /// Returns a tile of the same rows that begins `columns` columns later.
     pub(crate) fn after(&mut self, columns: usize) -> Tile<'_> {
         Tile {
             column: self.column + columns,
@@ -101,14 +100,17 @@ impl Tile<'_> {
         }
     }
 
-    /// Rows of the tile.
+    /// The number of rows in the tile.
     #[inline]
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Writes consecutive rows from `row` on of one column. What reaches past
-    /// the tile's last row is left out: kernels compute whole blocks of rows.
+    /// Writes values of consecutive rows of one column, from `row` on. Values past the
+    /// tile's last row are dropped: kernels compute whole blocks of rows.
+    ///
+    /// # Panics
+    /// If the tile has no row `row`, or the output no such column.
     #[inline]
     pub(crate) fn set(&mut self, column: usize, row: usize, values: &[f32]) {
         assert!(row < self.rows, "row {row} of a tile of {}", self.rows);
@@ -121,18 +123,18 @@ impl Tile<'_> {
     }
 }
 
-/// One output of a projection set: `[columns, width]`.
+/// One output of a projection set, `[columns, width]`.
 pub(crate) struct Output<'a> {
-    /// The values, at least `columns · width`.
+    /// The buffer, at least `columns · width` values.
     pub(crate) values: &'a mut [f32],
-    /// Rows of the matrix.
+    /// The number of rows in the matrix.
     pub(crate) width: usize,
-    /// Rows in one task.
+    /// The number of rows in one task.
     pub(crate) tile: usize,
 }
 
-/// Calls `f(which output, rows, tile)` for every range of rows of every
-/// output, all of them one pool shared among the team.
+/// Calls `f(index of the output, rows, tile)` for every tile of every output, all of
+/// them shared among the team as one pool of tasks.
 pub(crate) fn for_tiles(
     team: &mut Team,
     outputs: &mut [Output<'_>],
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_end_where_they_are_told_to() {
+    fn parts_end_at_the_given_ends() {
         let mut team = Team::new(3).unwrap();
         let mut data = vec![0usize; 20];
         for_parts(&mut team, &mut data, &[3, 3, 10, 17], |i, part| {
@@ -212,7 +214,7 @@ mod tests {
             for column in 0..3 {
                 for r in (0..tile.rows()).step_by(4) {
                     let first = (100 * which + 10 * column + rows.start + r) as f32;
-                    // Four values even where fewer rows are left.
+                    // Sets four values even if fewer rows are left.
                     tile.set(column, r, &[first, first + 1.0, first + 2.0, first + 3.0]);
                 }
             }

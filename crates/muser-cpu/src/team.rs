@@ -1,8 +1,8 @@
 //! A thread team with a low-latency fork-join.
 //!
-//! A small model has over a hundred dispatches in a token of half a
-//! millisecond, so a dispatch must cost well under a microsecond: workers
-//! spin between dispatches and are joined through one atomic word.
+//! A token of a small model takes half a millisecond and over a hundred dispatches, so a
+//! dispatch must cost well under a microsecond. Workers spin between dispatches and join
+//! a job through one atomic word.
 //!
 //! ```text
 //! state:  epoch (48 bits) | open (1 bit) | workers inside (15 bits)
@@ -13,16 +13,15 @@
 //! leader  takes tasks too; then clears open and waits for inside = 0
 //! ```
 //!
-//! A worker joins only while the job is open, so one that was descheduled
-//! (a shared machine) is not waited for and cannot see a job that is over.
-//! Tasks are taken from a counter, in runs that grow shorter as the work does:
-//! neighbouring tasks read neighbouring weights, and a thread asks for the bytes
-//! after those it is at. Who computes what changes with the machine's mood, what
-//! is computed does not.
+//! A worker joins only while the job is open. So nobody waits for a worker that the
+//! system has descheduled, and such a worker cannot see a finished job. Tasks are taken
+//! from a counter in runs of consecutive tasks, which get shorter as less work is left:
+//! neighbouring tasks read neighbouring weights, and a kernel prefetches the bytes after
+//! its own. Which thread computes a task varies; the result does not depend on it.
 //!
-//! After about 200 µs without work a worker sleeps; the leader wakes sleepers
-//! when it forks. `unsafe` in this module: the job is borrowed from the
-//! leader's stack for as long as the job is open or a worker is inside.
+//! A worker sleeps after about 200 µs without work; the leader wakes sleepers when it
+//! opens a job. `unsafe` in this module: the job is borrowed from the leader's stack for
+//! as long as it is open or a worker is inside.
 
 use std::any::Any;
 use std::io;
@@ -33,21 +32,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+/// The bit of the state that says that the job is open.
 const OPEN: u64 = 1 << 15;
+/// The bits of the state that count the workers inside.
 const INSIDE: u64 = OPEN - 1;
+/// The unit of the state's epoch.
 const EPOCH: u64 = 1 << 16;
-/// The most threads of a team: `inside` must not reach `OPEN`.
+/// The largest number of threads in a team. The count of workers inside must stay below
+/// `OPEN`.
 pub(crate) const MAX_THREADS: usize = 1024;
-/// Spins before a waiting thread begins to yield its core.
+/// The number of spins before a waiting thread begins to yield its core.
 const SPINS: u32 = 2_000;
-/// How long a worker yields before it sleeps.
+/// The time that a worker yields before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// The job of the current epoch.
 struct Job {
-    /// The task function; its lifetime is erased, see [`Team::run`].
+    /// The task function, with its lifetime erased by [`Team::run`].
     task: *const Task<'static>,
     count: usize,
 }
@@ -56,7 +59,7 @@ struct Shared {
     state: AtomicU64,
     job: std::cell::UnsafeCell<Job>,
     next: AtomicUsize,
-    /// Threads of the team, the leader included.
+    /// The number of threads in the team, the leader included.
     threads: usize,
     sleepers: AtomicUsize,
     stop: AtomicBool,
@@ -72,7 +75,7 @@ unsafe impl Sync for Shared {}
 // thread; nothing in it is tied to the thread that made it.
 unsafe impl Send for Shared {}
 
-/// A leader (the caller) and its workers.
+/// A team of threads: the leader, which is the caller, and its workers.
 pub(crate) struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -81,7 +84,7 @@ pub(crate) struct Team {
 fn no_task(_: usize) {}
 
 impl Team {
-    /// A team of `threads`, the caller included.
+    /// Starts a team of `threads` threads, the caller included.
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
         let threads = threads.clamp(1, MAX_THREADS);
         let shared = Arc::new(Shared {
@@ -108,16 +111,18 @@ impl Team {
         Ok(team)
     }
 
-    /// Threads of the team, the caller included.
+    /// The number of threads in the team, the caller included.
     #[cfg(test)]
     fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `task(i)` exactly once for each `i < count`, shared among the
-    /// team, and returns when all calls have returned. A panic in a task is
-    /// raised here, after the others have ended; tasks that its thread had taken
-    /// and not begun, and those that nobody had taken, are then left out.
+    /// Calls `task(i)` exactly once for each `i < count`, shared among the team, and
+    /// returns when all calls have returned.
+    ///
+    /// # Panics
+    /// If a task panics: with its panic, after the other threads have ended their tasks.
+    /// Tasks that were not begun by then may not be called.
     pub(crate) fn run(&mut self, count: usize, task: &Task<'_>) {
         if count <= 1 || self.workers.is_empty() {
             (0..count).for_each(task);
@@ -137,7 +142,7 @@ impl Team {
                 count,
             }
         };
-        // Of an earlier job whose leader panicked too and raised its own.
+        // Drops the panic of a worker in an earlier job whose leader panicked as well.
         *lock(&shared.panic) = None;
         shared.next.store(0, Ordering::Relaxed);
         let epoch = (shared.state.load(Ordering::Relaxed) / EPOCH + 1) * EPOCH;
@@ -171,12 +176,13 @@ impl Drop for Team {
     }
 }
 
-/// Closes the job and waits for the workers inside, however the leader leaves.
+/// Closes the job when dropped, and waits for the workers inside, also if the leader
+/// unwinds.
 struct Closed<'a>(&'a Shared);
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        // No task is handed out any more, even if the leader panicked.
+        // If the leader has panicked, workers must not take its remaining tasks.
         self.0.next.store(usize::MAX / 2, Ordering::Relaxed);
         self.0.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0;
@@ -186,7 +192,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// One step of waiting: spins at first, then gives the core away.
+/// Waits for a moment: spins the first times, then yields the core.
 fn wait(spins: &mut u32) {
     if *spins < SPINS {
         *spins += 1;
@@ -200,14 +206,15 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Takes and runs tasks until none is left.
 fn take_tasks(shared: &Shared, task: &Task<'_>, count: usize) {
     while let Some(run) = take_run(shared, count) {
         run.for_each(task);
     }
 }
 
-/// Takes consecutive tasks: a quarter of a fair share of what is left, at least
-/// one.
+/// Takes a run of consecutive tasks: a quarter of a thread's fair share of the remaining
+/// tasks, at least one.
 fn take_run(shared: &Shared, count: usize) -> Option<Range<usize>> {
     let mut first = shared.next.load(Ordering::Relaxed);
     while first < count {
@@ -226,7 +233,7 @@ fn take_run(shared: &Shared, count: usize) -> Option<Range<usize>> {
     None
 }
 
-/// A worker's life.
+/// The main loop of a worker.
 fn work(shared: &Shared) {
     let mut joined = 0;
     loop {
@@ -247,7 +254,8 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Waits for an open job after `joined` and enters it; `None` at the end.
+/// Waits for an open job of another epoch than `joined` and enters it. Returns `None`
+/// when the team ends.
 fn next_epoch(shared: &Shared, joined: u64) -> Option<u64> {
     let mut spins = 0;
     let mut since = None;
@@ -277,7 +285,8 @@ fn next_epoch(shared: &Shared, joined: u64) -> Option<u64> {
     }
 }
 
-/// Sleeps unless a job is open or the team ends.
+/// Sleeps, unless there is an open job that the worker has not joined, or the team
+/// ends.
 fn sleep(shared: &Shared, joined: u64) {
     shared.sleepers.fetch_add(1, Ordering::SeqCst);
     let state = shared.state.load(Ordering::SeqCst);
@@ -308,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_forks_and_sleeps_in_between() {
+    fn every_task_runs_in_many_small_jobs_between_which_workers_sleep() {
         let mut team = Team::new(3).unwrap();
         let sum = AtomicUsize::new(0);
         for round in 0..3_000 {
@@ -323,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_raised_and_the_team_lives_on() {
+    fn a_panic_is_raised_and_the_team_stays_usable() {
         let mut team = Team::new(2).unwrap();
         for bad in [0, 50, 99] {
             let raised = catch_unwind(AssertUnwindSafe(|| {
@@ -340,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_after_two_panics_is_innocent_of_them() {
+    fn a_job_does_not_raise_the_panics_of_an_earlier_job() {
         let mut team = Team::new(2).unwrap();
         let inside = AtomicUsize::new(0);
         let raised = catch_unwind(AssertUnwindSafe(|| {

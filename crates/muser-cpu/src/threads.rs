@@ -1,14 +1,14 @@
-//! How many threads to compute with where nobody says.
+//! The default number of threads.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The physical cores that this process may use.
+/// Returns the default number of threads: the CPUs that this process may use, but no
+/// more than the machine's physical cores.
 ///
-/// What the process may use at all (its affinity and, on Linux, the quota of its
-/// control group) is the standard library's to know. Of two threads of one core
-/// a second one that spins on the same units gains nothing and disturbs the
-/// first, so no more than the machine's cores are taken.
+/// The standard library knows the CPUs that the process may use, from its affinity and,
+/// on Linux, the quota of its control group. A second thread on the same core shares the
+/// arithmetic units with the first: it gains nothing and slows the first one down.
 pub(crate) fn default() -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, usize::from);
     match physical_cores(Path::new("/sys/devices/system/cpu")) {
@@ -17,8 +17,8 @@ pub(crate) fn default() -> usize {
     }
 }
 
-/// Distinct (package, core) pairs under `root`, which is laid out like Linux's
-/// `/sys/devices/system/cpu`; `None` where there is none.
+/// Counts the distinct (package, core) pairs under `root`, which is laid out like Linux's
+/// `/sys/devices/system/cpu`. Returns `None` if there are none.
 fn physical_cores(root: &Path) -> Option<usize> {
     let mut cores = BTreeSet::new();
     for entry in std::fs::read_dir(root).ok()?.flatten() {

@@ -1,15 +1,15 @@
-//! Finding the functions of a module, by its tokens.
+//! Finds the functions in the tokens of a module.
 
-use crate::{Fault, attribute};
+use crate::{Problem, attribute};
 use proc_macro::{Delimiter, Group, Ident, Spacing, TokenStream, TokenTree};
 
-/// The items of a module with every function compiled for the level, and
-/// `level` in paths replaced by its name.
+/// Returns the items of a module with every function compiled for the level, and with
+/// the path segment `level` replaced by the level's name.
 pub(crate) fn compiled_for(
     items: TokenStream,
     level: &str,
     features: &[&str],
-) -> Result<TokenStream, Fault> {
+) -> Result<TokenStream, Problem> {
     let mut out = TokenStream::new();
     for item in split(items) {
         let Some(item) = chosen(item, level)? else {
@@ -34,13 +34,13 @@ pub(crate) fn compiled_for(
     Ok(out)
 }
 
-/// What the attribute does with an item.
+/// The kinds of items, by what `#[levels]` does with them.
 enum Kind {
-    /// Compiles it for the level.
+    /// A function: it is compiled for the level.
     Function,
-    /// Compiles what it holds for the level: an inherent `impl`.
+    /// An inherent `impl`: its methods are compiled for the level.
     Methods,
-    /// Leaves it.
+    /// Any other item: it stays as it is.
     Other,
 }
 
@@ -56,7 +56,7 @@ impl Kind {
         let mut is_impl = false;
         for (i, word) in words {
             match word.as_str() {
-                // A function has a name; `fn(…)` is the type of a pointer.
+                // `fn` before a name begins a function; `fn(…)` is a pointer type.
                 "fn" if !is_impl && matches!(item.get(i + 1), Some(TokenTree::Ident(_))) => {
                     return Self::Function;
                 }
@@ -75,11 +75,11 @@ impl Kind {
     }
 }
 
-/// The items of a module or of an `impl`, each with its attributes.
+/// Splits the tokens of a module or of an `impl` into items with their attributes.
 fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
     let tokens: Vec<TokenTree> = items.into_iter().collect();
     let (mut all, mut item) = (Vec::new(), Vec::new());
-    // The word that says what the item is.
+    // The first word of the item that tells its kind: `fn`, `use`, `impl`, …
     let mut keyword: Option<String> = None;
     for (i, token) in tokens.iter().enumerate() {
         let next = tokens.get(i + 1);
@@ -95,8 +95,8 @@ fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
         let ends = match token {
             TokenTree::Punct(p) => p.as_char() == ';',
             TokenTree::Group(g) if g.delimiter() == Delimiter::Brace => {
-                // `use a::{b};` and `const X: T = { … };` end with their semicolon,
-                // and `Slab<{ N }>` has a constant among the arguments of a type.
+                // A brace does not end `use a::{b};` or `const X: T = { … };`, which end
+                // with a semicolon, nor a type like `Slab<{ N }>`.
                 let keyword = keyword.as_deref().unwrap_or_default();
                 let semicolon = matches!(keyword, "use" | "static" | "type" | "const");
                 let in_type =
@@ -116,8 +116,8 @@ fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
     all
 }
 
-/// The item without its `#[only(…)]`; `None` if that does not name the level.
-fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, Fault> {
+/// Removes `#[only(…)]` from an item. Returns `None` if it does not list the level.
+fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, Problem> {
     let mut out = Vec::with_capacity(item.len());
     let mut tokens = item.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -137,8 +137,8 @@ fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, F
     Ok(Some(out))
 }
 
-/// The levels of `[only(…)]`; `None` for any other attribute.
-fn only(attribute: &Group) -> Result<Option<Vec<String>>, Fault> {
+/// Returns the levels in `[only(…)]`; `None` for any other attribute.
+fn only(attribute: &Group) -> Result<Option<Vec<String>>, Problem> {
     let tokens: Vec<TokenTree> = attribute.stream().into_iter().collect();
     let [TokenTree::Ident(word), TokenTree::Group(list)] = &tokens[..] else {
         return Ok(None);
@@ -164,7 +164,7 @@ fn only(attribute: &Group) -> Result<Option<Vec<String>>, Fault> {
     Ok(Some(levels))
 }
 
-/// The tokens with `level`, as a part of a path, replaced by the level's name.
+/// Replaces the path segment `level` by the level's name.
 fn named(tokens: TokenStream, level: &str) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let colon = |token: Option<&TokenTree>, spacing: Spacing| matches!(token, Some(TokenTree::Punct(p)) if p.as_char() == ':' && p.spacing() == spacing);
@@ -175,7 +175,7 @@ fn named(tokens: TokenStream, level: &str) -> TokenStream {
             TokenTree::Group(inside)
         }
         TokenTree::Ident(word) if word.to_string() == "level" => {
-            // `a::level` or `level::a`: two colons, of which the first is joint.
+            // A path segment has `::` before or after it: two colons, the first joint.
             let after_path = i >= 2
                 && colon(tokens.get(i - 2), Spacing::Joint)
                 && colon(tokens.get(i - 1), Spacing::Alone);

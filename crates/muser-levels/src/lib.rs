@@ -1,30 +1,30 @@
 //! Attributes that compile kernels for the instruction-set levels of
 //! `muser-cpu`: `scalar`, `avx2` and `avx512`.
 //!
-//! The CPU features of a level stand in this crate, once (`FEATURES`); nobody
-//! else writes `#[target_feature]`. Three macros use the list:
+//! The constant `FEATURES` is the only list of each level's CPU features; no other code
+//! writes `#[target_feature]`. Three macros use it:
 //!
-//! - [`macro@levels`] expands a module once a level, so that a kernel that is
+//! - [`macro@levels`] expands a module once for each level, so that a kernel that is
 //!   the same at all levels is written once, as ordinary code;
 //! - [`macro@level`] compiles one function for one level;
-//! - [`macro@features`] hands the list to a macro that looks for the features at
+//! - [`macro@features`] passes the features of a level to a macro that detects them at
 //!   run time.
 //!
-//! A function of a level is a safe function that only code of the same level may
-//! call. The kernel table of `muser-cpu` stores such functions as *safe*
-//! pointers in a function of their level: one that needs a feature more than its
-//! level has does not compile there.
+//! A function of a level is a safe function that only code of the same or a higher
+//! level may call. The kernel table of `muser-cpu` stores such functions as *safe*
+//! pointers inside a function of their level. A kernel that needs a feature that its
+//! level lacks does not compile there.
 //!
-//! Written with `proc_macro` alone: what has to be found in a module is where
-//! functions begin, and a parser of all of Rust would double the time of a
-//! clean build of `muser-cpu`.
+//! The macros use `proc_macro` alone. They only have to find where the functions of a
+//! module begin, and a parser for all of Rust would double the time of a clean build of
+//! `muser-cpu`.
 #![forbid(unsafe_code)]
 
 mod functions;
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream, TokenTree};
 
-/// The levels, the lowest first, each with the features that its functions are
+/// The levels, the lowest first, each with the CPU features that its functions are
 /// compiled for.
 const FEATURES: [(&str, &[&str]); 3] = [
     ("scalar", &[]),
@@ -46,10 +46,10 @@ const FEATURES: [(&str, &[&str]); 3] = [
 
 /// Compiles a function for a level: `#[level(avx2)]`.
 ///
-/// It may call the intrinsics and functions of that level and of the levels
-/// below without `unsafe`, and be called by functions of its own level and of
-/// higher ones. It exists on x86-64 alone, as does the file that it stands in;
-/// at the level `scalar` the attribute changes nothing.
+/// Without `unsafe`, the function may call the intrinsics and functions of that level
+/// and of lower levels, and functions of that level and of higher levels may call it.
+/// At the level `scalar` the attribute changes nothing. The other levels exist on x86-64
+/// only; the attribute adds no condition for that, so the function's module needs it.
 #[proc_macro_attribute]
 pub fn level(arguments: TokenStream, item: TokenStream) -> TokenStream {
     match one_level(arguments) {
@@ -64,17 +64,17 @@ pub fn level(arguments: TokenStream, item: TokenStream) -> TokenStream {
 
 /// Expands a module once for each level.
 ///
-/// `#[levels] mod kernels { … }` becomes the modules `scalar`, `avx2` and
-/// `avx512` (the last two on x86-64 alone) with the visibility and the attributes
-/// of `kernels`, whose name is for the reader. In each of them
+/// `#[levels] mod kernels { … }` becomes the modules `scalar`, `avx2` and `avx512` (the
+/// last two on x86-64 only), with the visibility and the attributes of `kernels`. The
+/// name `kernels` itself is dropped. In each of the modules
 ///
-/// - every function of the module, and every method of its inherent `impl`s, is
-///   compiled for the level, as by [`macro@level`];
-/// - `level`, as a part of a path, is the name of the level: `use
+/// - every function, and every method of an inherent `impl`, is compiled for the level,
+///   as by [`macro@level`];
+/// - the path segment `level` is replaced by the name of the level: `use
 ///   crate::simd::level as v;`
-/// - an item with `#[only(avx2, avx512)]` stands at these levels alone.
+/// - an item with `#[only(avx2, avx512)]` exists at the listed levels only.
 ///
-/// Methods of traits are left as they are: the language has no features there.
+/// Methods of traits are not changed: Rust does not allow `#[target_feature]` on them.
 #[proc_macro_attribute]
 pub fn levels(arguments: TokenStream, item: TokenStream) -> TokenStream {
     if let Some(token) = arguments.into_iter().next() {
@@ -108,7 +108,7 @@ pub fn levels(arguments: TokenStream, item: TokenStream) -> TokenStream {
 }
 
 /// Calls a macro with the names of a level's features: `features!(avx2 => need)`
-/// is `need!("avx2", "fma", "f16c")`.
+/// expands to `need! { "avx2", "fma", "f16c", }`.
 #[proc_macro]
 pub fn features(arguments: TokenStream) -> TokenStream {
     let arguments: Vec<TokenTree> = arguments.into_iter().collect();
@@ -142,11 +142,11 @@ pub fn features(arguments: TokenStream) -> TokenStream {
     ])
 }
 
-/// What is wrong with the input of a macro, and where.
-type Fault = (Span, String);
+/// A problem with the input of a macro: its place, and a message.
+type Problem = (Span, String);
 
-/// The features of the one level that these tokens name.
-fn one_level(arguments: TokenStream) -> Result<&'static [&'static str], Fault> {
+/// Returns the features of the one level that these tokens name.
+fn one_level(arguments: TokenStream) -> Result<&'static [&'static str], Problem> {
     let expected = || "expected one level: scalar, avx2 or avx512".to_owned();
     let arguments: Vec<TokenTree> = arguments.into_iter().collect();
     let [TokenTree::Ident(name)] = &arguments[..] else {
@@ -160,7 +160,7 @@ fn one_level(arguments: TokenStream) -> Result<&'static [&'static str], Fault> {
     }
 }
 
-/// `#[target_feature(enable = "…")]`, or nothing for no features.
+/// Makes the attribute `#[target_feature(enable = "…")]`, or nothing for no features.
 fn attribute(features: &[&str]) -> TokenStream {
     if features.is_empty() {
         return TokenStream::new();
@@ -169,13 +169,13 @@ fn attribute(features: &[&str]) -> TokenStream {
     source.parse().expect("an attribute of string literals")
 }
 
-/// The condition under which vector levels exist.
+/// Makes the attribute under which the vector levels exist.
 fn on_x86_64() -> TokenStream {
     let source = r#"#[cfg(target_arch = "x86_64")]"#;
     source.parse().expect("a literal of an attribute")
 }
 
-/// An error of compilation at this place.
+/// Makes a `compile_error!` with this place and message.
 fn error(at: Span, message: &str) -> TokenStream {
     let text = TokenTree::Literal(Literal::string(message));
     let tokens = [

@@ -15,7 +15,7 @@ use crate::bind::{Index, Tensor};
 use crate::{ModelError, Role, Spec, Transformer, Want, cache};
 use muser_gguf::Gguf;
 use muser_ops::null::Null;
-use muser_ops::profile::{Event, Op, Profiled};
+use muser_ops::profiler::{Event, Op, Profiled};
 use muser_ops::{Backend, Lane, Stage};
 use muser_quant::DType;
 use std::sync::{Arc, Mutex, PoisonError};

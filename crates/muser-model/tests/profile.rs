@@ -10,7 +10,7 @@ use muser_model::synth::{Geometry, Mix};
 use muser_model::{Budget, Transformer, Want};
 use muser_ops::Stage;
 use muser_ops::oracle::Oracle;
-use muser_ops::profile::{Counts, Event, Op, Profiled};
+use muser_ops::profiler::{Counts, Event, Op, Profiled};
 use std::sync::Arc;
 
 const LAYERS: usize = 3;

@@ -1,8 +1,8 @@
 //! Attention over an f16 cache, by chunks of 64 positions.
 //!
-//! K and V are rounded to f16 when stored and read back exactly. Positions
-//! are cut into chunks of 64, aligned at absolute position 0. Position t is
-//! visible to position p iff `t <= p` and, on a sliding layer,
+//! K and V are rounded to f16 when they are stored, and converted back exactly.
+//! Positions are cut into chunks of 64, aligned at absolute position 0. Position t is
+//! visible to position p if and only if `t <= p` and, on a sliding layer,
 //! `p - t < window`. For one query and head:
 //!
 //! ```text
@@ -18,58 +18,61 @@
 //! result o / l
 //! ```
 //!
-//! The cut depends on absolute positions alone, so neither the batch nor the
-//! number of threads can move it. A NaN among the scores makes the result
-//! NaN: `max` may pass over it, the sum of exponentials does not.
+//! The cut depends on absolute positions alone, so the result depends neither on the
+//! batch nor on the number of threads. A NaN among the scores makes the result NaN:
+//! `max` may skip it, but the sum of exponentials does not.
 
 use crate::math;
 use muser_quant::f16;
 
-/// Positions in one chunk.
+/// The number of positions in one chunk.
 pub const CHUNK: usize = 64;
 
 /// The shape of an attention operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// Query heads; a multiple of the KV heads. Head h reads KV head
+    /// The number of query heads, a multiple of `kv_heads`. Head h reads KV head
     /// `h / (heads / kv_heads)`.
     pub heads: usize,
-    /// KV heads.
+    /// The number of KV heads.
     pub kv_heads: usize,
-    /// Values in a head.
+    /// The number of values in a head.
     pub head_dim: usize,
-    /// Positions that a sliding layer sees, itself included; `None` sees all.
+    /// The number of positions that a query of a sliding layer sees, its own
+    /// included; `None` if it sees all.
     pub window: Option<usize>,
-    /// Factor of the scores.
+    /// The factor that scores are multiplied by.
     pub scale: f32,
 }
 
 impl Attention {
-    /// The first position visible to `p`.
+    /// The first position that is visible to a query at position `p`.
     pub fn first_visible(&self, p: usize) -> usize {
         self.window.map_or(0, |w| (p + 1).saturating_sub(w))
     }
 }
 
-/// What one layer's cache must hold.
+/// The shape of one layer's KV cache, and the positions that it must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// KV heads.
+    /// The number of KV heads.
     pub kv_heads: usize,
-    /// Values in a head.
+    /// The number of values in a head.
     pub head_dim: usize,
-    /// The window of a sliding layer, whose cache is a ring; `None` grows.
+    /// The window of a sliding layer, whose cache is a ring; `None` for a layer whose
+    /// cache keeps every position.
     pub window: Option<usize>,
-    /// Positions of the whole context.
+    /// The number of positions in the whole context.
     pub context: usize,
-    /// The most positions stored before attention reads any of them.
+    /// The largest number of positions that are stored before attention reads any of
+    /// them.
     pub max_batch: usize,
 }
 
 impl KvLayout {
-    /// Chunks that the cache holds at once. A ring keeps the window of the
-    /// first row of a batch, the batch, and the two partial chunks at its
-    /// ends; never more than the context needs.
+    /// The number of chunks that the cache holds at once. A ring has room for the
+    /// window of a batch's first row, for the batch, and for a partial chunk at either
+    /// end, but for no more than the whole context.
     pub fn chunks(&self) -> usize {
         let whole = self.context.div_ceil(CHUNK);
         match self.window {
@@ -78,13 +81,14 @@ impl KvLayout {
         }
     }
 
-    /// Bytes of one chunk: K and V in f16.
+    /// The number of bytes in one chunk: K and V in f16.
     pub fn chunk_bytes(&self) -> usize {
         2 * CHUNK * self.kv_heads * self.head_dim * size_of::<u16>()
     }
 
-    /// Whether a cache in which positions below `stored_end` have been
-    /// written still holds what a row at `position` needs from before it.
+    /// Whether a cache into which the positions below `stored_end` have been written
+    /// still holds every earlier position that is visible to `position`. A ring may
+    /// have overwritten some.
     pub fn holds(&self, position: usize, stored_end: usize) -> bool {
         let Some(w) = self.window else { return true };
         let first = (position + 1).saturating_sub(w) / CHUNK;
@@ -93,10 +97,10 @@ impl KvLayout {
     }
 }
 
-/// Attention of one query head.
+/// Computes attention of one query head into `out`.
 ///
-/// `k(t)` and `v(t)` give the f16 bits of position t for this head's KV head;
-/// `p` is the query's own position.
+/// `k(t)` and `v(t)` return the f16 bits of position t in this head's KV head; `p` is
+/// the query's own position.
 pub fn attend<'a>(
     desc: &Attention,
     p: usize,
@@ -128,6 +132,8 @@ pub fn attend<'a>(
     }
 }
 
+/// Computes the softmax of one chunk's visible positions: maximum, sum of
+/// exponentials, and weighted sum of V.
 fn attend_chunk<'a>(
     desc: &Attention,
     visible: std::ops::Range<usize>,
@@ -158,7 +164,7 @@ fn attend_chunk<'a>(
     (m, l, o)
 }
 
-/// The larger; the second if they do not compare (a NaN in either).
+/// The larger of two values; `b` if either is NaN.
 fn max(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }

@@ -126,7 +126,7 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Told which part the operations from here on belong to. Nothing that is
-    /// computed depends on it; [`crate::profile`] listens.
+    /// computed depends on it; [`crate::profiler`] listens.
     fn mark(&self, stage: Stage) {
         let _ = stage;
     }

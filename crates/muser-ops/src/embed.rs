@@ -2,7 +2,10 @@
 
 use crate::{OpError, Weight};
 
-/// Decodes row `token` of the table into `out`.
+/// Decodes row `token` of the table into `out`, which is `table.cols()` long.
+///
+/// # Errors
+/// `out` has another length, or the table has no such row.
 pub fn embed(table: &Weight, token: u32, out: &mut [f32]) -> Result<(), OpError> {
     OpError::check("embed", "width", table.cols(), out.len())?;
     let row = token as usize;

@@ -1,50 +1,50 @@
-//! Why an operation was refused.
+//! [`OpError`]: why a backend refused an operation.
 
 use crate::Lane;
 use muser_quant::DType;
 
-/// A refusal: the operation, what was expected, what was found.
+/// A refused operation: which one, what it expected and what it found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    /// A size that does not fit the operation.
+    /// A size of an operand does not fit the operation.
     #[error("{op}: {what}: expected {expected}, found {found}")]
     Shape {
         /// The operation.
         op: &'static str,
-        /// The size in question.
+        /// Which size: `width`, `heads`, …
         what: &'static str,
-        /// The size it needs.
+        /// The size that the operation needs.
         expected: usize,
-        /// The size it was given.
+        /// The size that the operand has.
         found: usize,
     },
-    /// Bytes that are not `rows × cols` values of the format.
+    /// The bytes of a tensor are not `rows × cols` values of its format.
     #[error("tensor {name}: [{cols}, {rows}] of {dtype} is {expected}, found {found} bytes")]
     WeightBytes {
         /// The tensor.
         name: String,
         /// Its format.
         dtype: DType,
-        /// Rows (outputs).
+        /// The number of rows: outputs.
         rows: usize,
-        /// Columns (inputs).
+        /// The number of columns: inputs.
         cols: usize,
-        /// What the shape asks for, in words.
+        /// The number of bytes that the shape needs, in words.
         expected: String,
-        /// Bytes given.
+        /// The number of bytes that were given.
         found: usize,
     },
-    /// A tensor that the backend has no kernel for.
+    /// The backend has no kernel for a tensor.
     #[error("tensor {name}: expected {expected}, found {found}")]
     Tensor {
         /// The tensor.
         name: String,
-        /// What the backend takes.
+        /// What the backend accepts.
         expected: String,
-        /// What it was given.
+        /// What the tensor has.
         found: String,
     },
-    /// A weight format that the lane has no arithmetic for.
+    /// The lane has no arithmetic for a weight format.
     #[error("tensor {name}: {dtype} has no arithmetic in the lane {lane}")]
     Format {
         /// The tensor.
@@ -54,48 +54,49 @@ pub enum OpError {
         /// The lane.
         lane: Lane,
     },
-    /// No memory, or none within the bound that was set.
+    /// There is no memory left, or none within the bound that the caller has set.
     #[error("{what}: expected room for {bytes} bytes, found {left}")]
     Memory {
         /// What the memory is for.
         what: &'static str,
-        /// Bytes that it takes.
+        /// The number of bytes asked for.
         bytes: u64,
-        /// What is left, in words.
+        /// The memory that is left, in words.
         left: String,
     },
-    /// A token that the embedding table does not have.
+    /// The embedding table has no row for a token.
     #[error("embed: token {token} is not in the vocabulary of {vocab}")]
     Token {
         /// The token id.
         token: u32,
-        /// Rows of the table.
+        /// The number of rows in the table.
         vocab: usize,
     },
-    /// A position that the cache cannot hold or no longer holds.
+    /// The cache cannot hold a position, or no longer holds it.
     #[error("attention: position {position} is outside the cache's {context}")]
     Position {
         /// The position.
         position: usize,
-        /// Positions that the cache is laid out for.
+        /// The number of positions that the cache can hold, or holds where one is
+        /// missing.
         context: usize,
     },
-    /// A geometry that the backend has no kernel for.
+    /// The backend has no kernel for an operand of this shape.
     #[error("{op}: {what} {found} is not supported: {expected}")]
     Unsupported {
         /// The operation.
         op: &'static str,
-        /// The property.
+        /// The property that is not supported: `head size`, …
         what: &'static str,
         /// Its value.
         found: usize,
-        /// What is supported.
+        /// The values that are supported, in words.
         expected: &'static str,
     },
 }
 
 impl OpError {
-    /// `Ok` if the two sizes agree, else [`OpError::Shape`].
+    /// Returns `Ok` if the two sizes are equal, else [`OpError::Shape`].
     pub fn check(
         op: &'static str,
         what: &'static str,
@@ -114,7 +115,7 @@ impl OpError {
         }
     }
 
-    /// `Ok` if `found` is at least `expected`, else [`OpError::Shape`].
+    /// Returns `Ok` if `found` is at least `expected`, else [`OpError::Shape`].
     pub fn check_room(
         op: &'static str,
         what: &'static str,

@@ -1,11 +1,11 @@
 //! [`Hooked`]: a backend with something between it and its caller.
 //!
 //! A [`Hook`] sees every operation as a [`Call`] before it runs. It may measure
-//! it ([`crate::profile`]), change what goes in or what came out (the faults
+//! it ([`crate::profiler`]), change what goes in or what came out (the faults
 //! that the tests' own tests put in), or leave it out. The objects are those of
 //! the backend inside, so nothing is wrapped but the calls.
 
-use crate::profile::Op;
+use crate::profiler::Op;
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Sizes,
     Stage, Subset, Weight,

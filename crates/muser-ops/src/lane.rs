@@ -1,22 +1,24 @@
-//! The lanes: which arithmetic a kernel belongs to.
+//! The lanes: the two arithmetics that a forward pass can be computed in.
 
 /// The arithmetic of a forward pass.
 ///
-/// A kernel belongs to exactly one lane. A tensor or a width that a lane does
-/// not cover is refused by name; no lane falls back to another.
+/// A backend is opened for one lane. A weight format or a head size that the lane
+/// does not cover is an error that names the tensor or the operation; no lane falls
+/// back to the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// One answer: the same bits however it is computed. Version 1.
+    /// muser's own arithmetic, specified in `docs/numerics.md`: the same bits for
+    /// any backend, instruction set, thread count and batch width. Version 1.
     #[default]
     Strict,
-    /// llama.cpp's own bits, as this reference profile of it computes them.
-    /// The width of a batch and, in a long context, the number of threads are
-    /// part of the question. Version 1.
+    /// The bits that llama.cpp computes in this reference profile, specified in
+    /// `docs/parity.md`. They depend on the width of the batch and, in a long
+    /// context, on the number of threads. Version 1.
     Pinned(Profile),
 }
 
 impl Lane {
-    /// The name on command lines and in records.
+    /// The lane's name on command lines and in records: `strict` or `pinned`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
@@ -24,14 +26,15 @@ impl Lane {
         }
     }
 
-    /// The version of the lane's arithmetic. It rises whenever a bit changes.
+    /// The version of the lane's arithmetic. It rises with every change that changes
+    /// a bit of a result.
     pub fn version(self) -> u32 {
         match self {
             Self::Strict | Self::Pinned(_) => 1,
         }
     }
 
-    /// The profile of the pinned lane.
+    /// The profile of the pinned lane; `None` in the strict lane.
     pub fn profile(self) -> Option<Profile> {
         match self {
             Self::Strict => None,
@@ -39,11 +42,11 @@ impl Lane {
         }
     }
 
-    /// Rows of one micro-batch: longer calls are cut into pieces of so many.
+    /// The number of rows in a micro-batch: a longer call is cut into micro-batches.
     ///
-    /// In the strict lane this moves no bit and 256 rows are enough to compute
-    /// at the machine's peak. In the pinned lane the width of a piece decides
-    /// its arithmetic, and this is llama.cpp's default `n_ubatch`.
+    /// In the strict lane the cut moves no bit, and 256 rows are enough to reach the
+    /// machine's peak. In the pinned lane the width of a micro-batch decides its
+    /// arithmetic; 512 is llama.cpp's default `n_ubatch`.
     pub fn micro_batch(self) -> usize {
         match self {
             Self::Strict => 256,
@@ -51,8 +54,8 @@ impl Lane {
         }
     }
 
-    /// Whether the width of a batch moves bits. Where it does, no row of a
-    /// batch may be left out because nobody reads its result.
+    /// Whether the bits of a row depend on the width of its batch. Where they do, a
+    /// backend computes every row of a batch, also those whose result is not read.
     pub fn width_matters(self) -> bool {
         match self {
             Self::Strict => false,
@@ -70,13 +73,13 @@ impl std::fmt::Display for Lane {
     }
 }
 
-/// A reference profile: a build of llama.cpp and the settings that it runs
-/// with, as far as bits depend on them.
+/// A reference profile: a build of llama.cpp and the settings it runs with, as far
+/// as they decide the bits of its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// Built for AVX2, FMA and F16C: float vectors of 8 lanes.
+    /// A build for AVX2, FMA and F16C: float vectors of 8 elements.
     LlamaCppAvx2,
-    /// Built for AVX-512 with VNNI: float vectors of 16 lanes.
+    /// A build for AVX-512 with VNNI: float vectors of 16 elements.
     LlamaCppAvx512,
 }
 
@@ -84,8 +87,8 @@ impl Profile {
     /// All profiles.
     pub const ALL: [Self; 2] = [Self::LlamaCppAvx2, Self::LlamaCppAvx512];
 
-    /// The name on command lines, in records, and of the comparator's build
-    /// file.
+    /// The profile's name on command lines and in records, and that of the
+    /// comparator's build configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::LlamaCppAvx2 => "llamacpp-avx2",
@@ -93,16 +96,17 @@ impl Profile {
         }
     }
 
-    /// Lanes of the build's float vectors: sums of floats are taken in so many
-    /// parts.
-    pub fn lanes(self) -> usize {
+    /// The number of elements in the build's float vectors. llama.cpp sums floats in
+    /// as many partial sums, so this decides the order of every float sum.
+    pub fn vector_width(self) -> usize {
         match self {
             Self::LlamaCppAvx2 => 8,
             Self::LlamaCppAvx512 => 16,
         }
     }
 
-    /// What the profile fixes: field and value.
+    /// The facts that the profile fixes, as pairs of field and value for people to
+    /// read.
     pub fn facts(self) -> [(&'static str, &'static str); 9] {
         let level = match self {
             Self::LlamaCppAvx2 => "AVX2, FMA, F16C (x86-64-v3)",
@@ -124,9 +128,9 @@ impl Profile {
         ]
     }
 
-    /// Whether this build can compute the lane at all: it calls the platform's
-    /// math library where llama.cpp does, and only glibc on x86-64 gives the
-    /// profile's bits.
+    /// Whether this build of muser can compute the pinned lane. The lane calls the
+    /// platform's math library where llama.cpp does, and only glibc on x86-64 Linux
+    /// gives the profile's bits.
     pub fn is_supported() -> bool {
         cfg!(all(
             target_os = "linux",
@@ -142,7 +146,7 @@ impl std::fmt::Display for Profile {
     }
 }
 
-/// A name that no profile has.
+/// The error for a name that is not a profile's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown profile {0:?}: expected llamacpp-avx2 or llamacpp-avx512")]
 pub struct UnknownProfile(pub String);

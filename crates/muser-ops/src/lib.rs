@@ -1,15 +1,15 @@
-//! What the operations of a forward pass mean, to the bit.
+//! The operations of a forward pass, defined to the bit.
 //!
-//! Each operation is a descriptor, a contract in its module's documentation,
-//! and a scalar function that *is* the contract: the oracle. Backends
-//! implement [`Backend`]; [`oracle::Oracle`] does so with the oracle functions
-//! alone, slowly, and the crate `muser-conformance` runs any other backend
-//! against it, bit for bit.
+//! Each operation has a descriptor, a contract in its module's documentation, and a
+//! scalar function that defines the result: the oracle function. Backends implement
+//! [`Backend`]. [`oracle::Oracle`] is a slow backend made of the oracle functions
+//! alone; the crate `muser-conformance` compares every other backend with it, bit for
+//! bit.
 //!
-//! There are two arithmetics. The modules here are the lane [`Lane::Strict`],
-//! version 1, of `docs/numerics.md`: the same bits for any thread count, batch
-//! width, split of the prompt, reuse of the cache and instruction set. The
-//! modules of [`pinned`] are the lane [`Lane::Pinned`]: llama.cpp's own bits.
+//! There are two arithmetics, called lanes. The modules of this crate define
+//! [`Lane::Strict`], version 1, of `docs/numerics.md`: the same bits for any thread
+//! count, batch width, split of the prompt, reuse of the cache and instruction set.
+//! The modules of [`pinned`] define [`Lane::Pinned`]: the bits of llama.cpp.
 #![forbid(unsafe_code)]
 
 pub mod attention;
@@ -25,7 +25,7 @@ pub mod null;
 pub mod oracle;
 pub mod pinned;
 mod plan;
-pub mod profile;
+pub mod profiler;
 pub mod project;
 pub mod reduce;
 pub mod rope;

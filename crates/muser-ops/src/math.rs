@@ -1,17 +1,18 @@
 //! exp, sigmoid, SiLU and tanh from IEEE operations alone.
 //!
-//! A platform's own functions differ between libraries and versions; these
-//! are sequences of multiply, add, fma, divide and exponent insertion, so any
-//! device that rounds those correctly gives the same bits. A vector kernel
-//! performs the same sequence in each lane.
+//! A platform's own functions differ between libraries and versions. These are
+//! sequences of multiply, add, fma, divide and exponent insertion, so any device that
+//! rounds those correctly computes the same bits. A vector kernel performs the same
+//! sequence in each element.
 //!
-//! Measured over all 2^32 inputs (`cargo xtask math`): see `docs/numerics.md`.
+//! `cargo xtask math` measures the errors over all 2^32 inputs; `docs/numerics.md` has
+//! the results.
 
 /// log2(e) rounded to f32.
 pub const LOG2_E: f32 = f32::from_bits(0x3fb8_aa3b);
 /// The upper 15 bits of ln 2: `n · LN2_HI` is exact for |n| < 2^9.
 pub const LN2_HI: f32 = f32::from_bits(0x3f31_7200);
-/// ln 2 - LN2_HI, rounded to f32.
+/// `ln 2 - LN2_HI`, rounded to f32.
 pub const LN2_LO: f32 = f32::from_bits(0x35bf_be8e);
 /// Minimax polynomial of (e^r - 1 - r) / r² on |r| <= ln 2 / 2, degree 4, the
 /// constant first: relative error of e^r below 3.1e-9 before rounding.
@@ -22,9 +23,9 @@ pub const EXP_POLY: [f32; 5] = [
     f32::from_bits(0x3c09_1cf1),
     f32::from_bits(0x3ab5_121a),
 ];
-/// Above this, e^x is infinite (the true limit is 88.72…).
+/// The bound that arguments of [`exp`] are clamped to; e^x is infinite from 88.72… on.
 pub const EXP_MAX: f32 = 90.0;
-/// Below this, e^x rounds to zero (the true limit is -103.97…).
+/// The bound that arguments of [`exp`] are clamped to; e^x rounds to zero below -103.97….
 pub const EXP_MIN: f32 = -105.0;
 /// Minimax polynomial of (tanh(x) / x - 1) / x² in x² on |x| < 0.625, degree
 /// 4, the constant first: relative error below 4.4e-9 before rounding.
@@ -35,10 +36,10 @@ pub const TANH_POLY: [f32; 5] = [
     f32::from_bits(0x3ca9_134e),
     f32::from_bits(0xbbba_f0e6),
 ];
-/// From here on tanh comes from exp.
+/// The magnitude from which on [`tanh`] is computed by [`exp`].
 pub const TANH_SPLIT: f32 = 0.625;
 
-/// e^x.
+/// Computes e^x.
 ///
 /// ```text
 /// x = clamp(x, -105, 90)            a NaN passes through
@@ -57,7 +58,8 @@ pub const TANH_SPLIT: f32 = 0.625;
 /// assert_eq!(muser_ops::math::exp(100.0), f32::INFINITY);
 /// ```
 pub fn exp(x: f32) -> f32 {
-    // Not `clamp`/`min`/`max`: those leave open what a NaN does.
+    // Comparisons are false for a NaN, so that it passes through; `min` and `max` would
+    // drop it.
     let x = if x > EXP_MAX { EXP_MAX } else { x };
     let x = if x < EXP_MIN { EXP_MIN } else { x };
     let n = (x * LOG2_E).round_ties_even();
@@ -71,22 +73,22 @@ pub fn exp(x: f32) -> f32 {
     p * power_of_two(half) * power_of_two(n - half)
 }
 
-/// 2^k for k in -126..=127.
+/// 2^k, for k in -126..=127.
 fn power_of_two(k: i32) -> f32 {
     f32::from_bits(((k + 127) as u32) << 23)
 }
 
-/// 1 / (1 + e^-x).
+/// Computes 1 / (1 + e^-x).
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// x / (1 + e^-x).
+/// Computes x / (1 + e^-x).
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// tanh x.
+/// Computes tanh x.
 ///
 /// ```text
 /// a = |x|
@@ -114,10 +116,10 @@ pub fn tanh(x: f32) -> f32 {
     t.copysign(x)
 }
 
-/// The distance between `got` and the true value `want`, in units of the
-/// last place of an f32 of `want`'s magnitude (of the smallest subnormal near
-/// zero). A NaN against a number, or an infinity where the rounded true value
-/// is finite, is infinitely far.
+/// Returns the distance between `got` and the true value `want`, in units of the last
+/// place of an f32 of `want`'s magnitude (near zero, of the smallest subnormal). The
+/// distance is infinite if only one of the two is NaN, or if `got` is infinite and the
+/// rounded true value is not.
 pub fn ulp_error(got: f32, want: f64) -> f64 {
     let rounded = want as f32;
     if got == rounded || (got.is_nan() && want.is_nan()) {
@@ -132,6 +134,7 @@ pub fn ulp_error(got: f32, want: f64) -> f64 {
     (f64::from(got) - want).abs() / ulp(want)
 }
 
+/// The unit of the last place of an f32 of this magnitude.
 fn ulp(want: f64) -> f64 {
     let e = if want == 0.0 {
         -126
@@ -145,8 +148,8 @@ fn ulp(want: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Every 4,099th of all f32 bit patterns, and the edges; the whole 2^32
-    /// are walked by `cargo xtask math`, which takes minutes.
+    /// Every 4,099th f32 bit pattern, and values at limits. `cargo xtask math` tests
+    /// all 2^32, which takes minutes.
     fn samples() -> impl Iterator<Item = f32> {
         let edges = [
             0.0f32, -0.0, 0.625, 0.62499994, 88.72283, 88.72284, -87.33655, -103.97208,
@@ -157,6 +160,7 @@ mod tests {
             .chain(edges)
     }
 
+    /// The largest error of `f` over the samples, and where it is.
     fn worst(f: fn(f32) -> f32, truth: fn(f64) -> f64) -> (f64, f32) {
         samples()
             .filter(|x| !x.is_nan())

@@ -1,4 +1,4 @@
-//! RMS norm, over a row or over each head of a row.
+//! RMS norm of a row, or of each head of a row.
 //!
 //! ```text
 //! ss  = Σ x_i²                       in the order of `reduce`
@@ -8,12 +8,13 @@
 
 use crate::reduce;
 
-/// 1 / sqrt(ss / n + eps).
+/// Computes the factor of a norm from the sum of squares `ss` of `n` values:
+/// `1 / sqrt(ss / n + eps)`.
 pub fn scale(ss: f32, n: usize, eps: f32) -> f32 {
     1.0 / (ss / n as f32 + eps).sqrt()
 }
 
-/// Norm of one row.
+/// Computes the norm of one row into `out`.
 pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
     let r = scale(reduce::sum_of_squares(x), x.len(), eps);
     for (i, (o, &v)) in out.iter_mut().zip(x).enumerate() {
@@ -24,7 +25,7 @@ pub fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
     }
 }
 
-/// Norm of each head of a row in place; a head is as long as `weight`.
+/// Normalises each head of a row in place; a head is as long as `weight`.
 pub fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     for head in x.chunks_exact_mut(weight.len()) {
         let r = scale(reduce::sum_of_squares(head), head.len(), eps);
@@ -34,7 +35,7 @@ pub fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
     }
 }
 
-/// `x_i = x_i + y'_i`, y' the norm of `y`.
+/// Adds the norm of `y` to `x`.
 pub fn add_rms_norm(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
     let r = scale(reduce::sum_of_squares(y), y.len(), eps);
     for ((v, &y), &w) in x.iter_mut().zip(y).zip(weight) {

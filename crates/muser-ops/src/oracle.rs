@@ -1,8 +1,8 @@
 //! The backend that is nothing but the oracle functions, one row at a time.
 //!
-//! It is the definition made runnable: whole models run on it, slowly, and
-//! every other backend is compared with it. Its cache keeps every position, so
-//! a ring that forgets too early shows.
+//! Whole models run on it, slowly, and every other backend is compared with it. Its
+//! cache keeps every position, so that a backend whose ring overwrites a position too
+//! early is found.
 
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan,
@@ -13,18 +13,18 @@ use muser_quant::f16;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The scalar oracle as a [`Backend`].
+/// A slow [`Backend`] made of the strict lane's oracle functions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Oracle;
 
-/// Activations of the oracle, `[rows, width]`.
+/// A buffer of the oracle: activations, `[rows, width]`.
 #[derive(Clone, Debug)]
-pub struct Rows {
+pub struct Buffer {
     pub(crate) width: usize,
     pub(crate) values: Vec<f32>,
 }
 
-impl Rows {
+impl Buffer {
     pub(crate) fn row(&self, r: usize) -> &[f32] {
         &self.values[r * self.width..][..self.width]
     }
@@ -39,7 +39,7 @@ impl Rows {
     }
 }
 
-/// One layer of the oracle's cache: f16 bits of every position.
+/// One layer of the oracle's cache: the f16 bits of K and V at every position.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     layout: KvLayout,
@@ -52,18 +52,18 @@ impl Positions {
         self.layout.kv_heads * self.layout.head_dim
     }
 
-    /// K of a head of `d` values at position `t`.
+    /// The `d` values of K of one head at position `t`.
     pub(crate) fn k(&self, head: usize, d: usize, t: usize) -> &[u16] {
         &self.k[t * self.width() + head * d..][..d]
     }
 
-    /// V of a head of `d` values at position `t`.
+    /// The `d` values of V of one head at position `t`.
     pub(crate) fn v(&self, head: usize, d: usize, t: usize) -> &[u16] {
         &self.v[t * self.width() + head * d..][..d]
     }
 }
 
-/// The oracle's cache of one sequence.
+/// The oracle's KV cache of one sequence.
 #[derive(Clone, Debug)]
 pub struct Kv {
     layers: Vec<Positions>,
@@ -71,7 +71,7 @@ pub struct Kv {
     end: usize,
 }
 
-/// A plan and the caches of its sequences.
+/// A batch of the oracle: a plan and the caches of its sequences.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -84,8 +84,8 @@ impl Batch<'_> {
         &self.plan
     }
 
-    /// Stores rows of K and V of every sequence in this layer.
-    pub(crate) fn store(&mut self, layer: usize, k: &Rows, v: &Rows) -> Result<(), OpError> {
+    /// Stores the batch's rows of K and V in this layer of their sequences' caches.
+    pub(crate) fn store(&mut self, layer: usize, k: &Buffer, v: &Buffer) -> Result<(), OpError> {
         for span in self.plan.spans(Subset::All) {
             let kv = &mut self.kv[span.sequence];
             let layers = kv.layers.len();
@@ -106,15 +106,15 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// The spans of a subset with the layer of their sequence's cache, once the
-    /// operands fit.
+    /// Checks the operands of attention. Returns the subset's spans, each with the layer
+    /// of its sequence's cache.
     pub(crate) fn attended(
         &self,
         layer: usize,
         desc: &Attention,
         subset: Subset,
-        q: &Rows,
-        out: &Rows,
+        q: &Buffer,
+        out: &Buffer,
     ) -> Result<Vec<(Span, &Positions)>, OpError> {
         let rows = self.plan.count(subset);
         q.need("attention", rows, desc.heads * desc.head_dim)?;
@@ -133,6 +133,7 @@ impl Batch<'_> {
     }
 }
 
+/// The error for a layer that the cache does not have.
 fn no_layer(layer: usize, layers: usize) -> OpError {
     OpError::Shape {
         op: "attention",
@@ -142,7 +143,7 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// An empty cache.
+/// Makes an empty cache of these layers.
 pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     let empty = |&layout: &KvLayout| Positions {
         layout,
@@ -155,7 +156,7 @@ pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     }
 }
 
-/// A batch whose rows the caches have room for.
+/// Makes a batch, after checking that the caches have room for its rows.
 pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
     OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
     for (run, kv) in plan.runs().iter().zip(&kv) {
@@ -168,9 +169,12 @@ pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'
     Ok(Batch { plan, kv })
 }
 
-/// Refuses a run that a cache of these layers has no room for: beyond the
-/// context, behind a gap, or of more rows than a ring has room for. `end` is one
-/// past the highest position stored.
+/// Checks that a cache of these layers has room for a run. `end` is one past the
+/// highest position stored.
+///
+/// # Errors
+/// The run ends beyond the context, begins after a gap, or has more rows than a ring
+/// has room for.
 pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpError> {
     let outside = |position, context| Err(OpError::Position { position, context });
     let last = run.first + run.rows;
@@ -189,13 +193,13 @@ pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpEr
     Ok(())
 }
 
-/// The first `rows` rows of a buffer.
-pub(crate) fn read(buffer: &Rows, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
+/// Reads the first `rows` rows of a buffer.
+pub(crate) fn read(buffer: &Buffer, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
     buffer.need("read", rows, buffer.width)?;
     Ok(Cow::Borrowed(&buffer.values[..rows * buffer.width]))
 }
 
-/// The weights of a set.
+/// Binds a projection set of matrices without bias.
 pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
     let set = set.into_iter().map(Matrix::without_bias);
     let set = set.collect::<Result<Vec<_>, _>>()?;
@@ -203,7 +207,10 @@ pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
     Ok(set)
 }
 
-/// The chosen matrices of a set, once there are as many outputs.
+/// Returns the matrices `which` of a set.
+///
+/// # Errors
+/// The set has no such matrices, or there are not as many outputs.
 pub(crate) fn chosen(
     set: &[Weight],
     which: Range<usize>,
@@ -216,7 +223,7 @@ pub(crate) fn chosen(
 }
 
 impl Backend for Oracle {
-    type Buffer = Rows;
+    type Buffer = Buffer;
     type Set = Vec<Weight>;
     type Table = Weight;
     type Vector = Vec<f32>;
@@ -261,7 +268,7 @@ impl Backend for Oracle {
         vector.len()
     }
 
-    fn width(&self, buffer: &Rows) -> usize {
+    fn width(&self, buffer: &Buffer) -> usize {
         buffer.width
     }
 
@@ -269,21 +276,21 @@ impl Backend for Oracle {
         &batch.plan
     }
 
-    fn buffer(&self, rows: usize, width: usize) -> Result<Rows, OpError> {
-        Ok(Rows {
+    fn buffer(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
+        Ok(Buffer {
             width,
             values: vec![0.0; rows * width],
         })
     }
 
-    fn write(&self, buffer: &mut Rows, values: &[f32]) -> Result<(), OpError> {
+    fn write(&self, buffer: &mut Buffer, values: &[f32]) -> Result<(), OpError> {
         let room = buffer.values.len();
         OpError::check_room("write", "values in the buffer", values.len(), room)?;
         buffer.values[..values.len()].copy_from_slice(values);
         Ok(())
     }
 
-    fn read<'a>(&self, buffer: &'a Rows, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
+    fn read<'a>(&self, buffer: &'a Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
         read(buffer, rows)
     }
 
@@ -298,9 +305,9 @@ impl Backend for Oracle {
     fn copy_rows(
         &self,
         rows: usize,
-        src: &Rows,
+        src: &Buffer,
         from: usize,
-        dst: &mut Rows,
+        dst: &mut Buffer,
         to: usize,
     ) -> Result<(), OpError> {
         src.need("copy_rows", from + rows, dst.width)?;
@@ -310,7 +317,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn gather(&self, batch: &Batch<'_>, src: &Rows, dst: &mut Rows) -> Result<(), OpError> {
+    fn gather(&self, batch: &Batch<'_>, src: &Buffer, dst: &mut Buffer) -> Result<(), OpError> {
         src.need("gather", batch.plan.count(Subset::All), dst.width)?;
         dst.need("gather", batch.plan.count(Subset::Kept), src.width)?;
         for (to, &from) in batch.plan.kept().iter().enumerate() {
@@ -319,7 +326,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Rows) -> Result<(), OpError> {
+    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Buffer) -> Result<(), OpError> {
         let tokens = batch.plan.tokens();
         out.need("embed", tokens.len(), table.cols())?;
         for (r, &t) in tokens.iter().enumerate() {
@@ -333,8 +340,8 @@ impl Backend for Oracle {
         rows: usize,
         set: &Vec<Weight>,
         which: Range<usize>,
-        x: &Rows,
-        out: &mut [&mut Rows],
+        x: &Buffer,
+        out: &mut [&mut Buffer],
     ) -> Result<(), OpError> {
         for (w, o) in chosen(set, which, out.len())?.iter().zip(out) {
             x.need("project", rows, w.cols())?;
@@ -349,10 +356,10 @@ impl Backend for Oracle {
     fn rms_norm(
         &self,
         rows: usize,
-        x: &Rows,
+        x: &Buffer,
         weight: Option<&Vec<f32>>,
         eps: f32,
-        out: &mut Rows,
+        out: &mut Buffer,
     ) -> Result<(), OpError> {
         let width = weight.map_or(x.width, Vec::len);
         x.need("rms_norm", rows, width)?;
@@ -366,7 +373,7 @@ impl Backend for Oracle {
     fn head_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Buffer,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -386,8 +393,8 @@ impl Backend for Oracle {
     fn add_rms_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
-        y: &Rows,
+        x: &mut Buffer,
+        y: &Buffer,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -399,7 +406,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn add(&self, rows: usize, x: &mut Rows, y: &Rows) -> Result<(), OpError> {
+    fn add(&self, rows: usize, x: &mut Buffer, y: &Buffer) -> Result<(), OpError> {
         x.need("add", rows, y.width)?;
         y.need("add", rows, x.width)?;
         let n = rows * x.width;
@@ -412,7 +419,7 @@ impl Backend for Oracle {
         batch: &Batch<'_>,
         subset: Subset,
         rope: &RopeFrequencies,
-        x: &mut Rows,
+        x: &mut Buffer,
     ) -> Result<(), OpError> {
         let head = (2 * rope.pairs()).max(1);
         OpError::check("rope", "values past whole heads", 0, x.width % head)?;
@@ -431,10 +438,10 @@ impl Backend for Oracle {
         layer: usize,
         desc: &Attention,
         subset: Subset,
-        q: &Rows,
-        k: &Rows,
-        v: &Rows,
-        out: &mut Rows,
+        q: &Buffer,
+        k: &Buffer,
+        v: &Buffer,
+        out: &mut Buffer,
     ) -> Result<(), OpError> {
         batch.store(layer, k, v)?;
         let d = desc.head_dim;
@@ -457,7 +464,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn sigmoid_gate(&self, rows: usize, x: &mut Rows, gate: &Rows) -> Result<(), OpError> {
+    fn sigmoid_gate(&self, rows: usize, x: &mut Buffer, gate: &Buffer) -> Result<(), OpError> {
         x.need("sigmoid_gate", rows, gate.width)?;
         gate.need("sigmoid_gate", rows, x.width)?;
         let n = rows * x.width;
@@ -465,7 +472,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn silu_product(&self, rows: usize, gate: &mut Rows, up: &Rows) -> Result<(), OpError> {
+    fn silu_product(&self, rows: usize, gate: &mut Buffer, up: &Buffer) -> Result<(), OpError> {
         gate.need("silu_product", rows, up.width)?;
         up.need("silu_product", rows, gate.width)?;
         let n = rows * up.width;
@@ -476,7 +483,7 @@ impl Backend for Oracle {
     fn soft_cap(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Buffer,
         scale: f32,
         cap: Option<f32>,
     ) -> Result<(), OpError> {

@@ -1,8 +1,8 @@
-//! Projections: one input, a *set* of matrices, disjoint outputs.
+//! Projections: products of one input with a *set* of matrices.
 //!
-//! Q, K, V and the attention gate read one vector; so do the FFN's gate and
-//! up. Such matrices are one descriptor: the input is quantised once and the
-//! rows of all of them are one pool of work.
+//! Q, K, V and the attention gate read the same vector; so do the gate and up matrices
+//! of the FFN. Such matrices are bound as one set, so that a backend quantises the
+//! input once and shares the rows of all matrices among its threads.
 //!
 //! ```text
 //! superblocks (Q4_K, Q5_K, Q6_K) · Q8_K vector, superblocks b ascending, from zero:
@@ -23,31 +23,31 @@
 //! floats (F16, BF16, F32) · f32 vector: Σ w_i · x_i in the order of `reduce`
 //! ```
 //!
-//! `y` is the activation's scale; each product of factors is rounded to
-//! f32, and so is each integer, to nearest even. A batch is this for each of
-//! its vectors: the width of the batch changes no bit.
+//! `y` is the scale of the quantised activations. Each product of factors is rounded
+//! to f32, and each integer is converted to f32, to nearest even. A batch is computed
+//! as one such product for each of its vectors: its width changes no bit.
 
 use crate::{Weight, reduce};
 use muser_quant::q8::BlockQ8;
 use muser_quant::q8_k::BlockQ8K;
 use muser_quant::{Arithmetic, DType, Float, GROUP, Group, QK, Superblock, formats};
 
-/// Groups whose products are folded into one: 256 values.
+/// The number of groups whose products are folded into one sum: 256 values.
 pub const FOLD: usize = QK / GROUP;
 
-/// One vector in the form that weights of an arithmetic meet.
+/// One input vector in the form that an arithmetic multiplies with weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operand {
-    /// Blocks of 32 values.
+    /// Quantised in blocks of 32 values.
     Groups(Vec<BlockQ8>),
-    /// Blocks of 256 values.
+    /// Quantised in blocks of 256 values.
     Superblocks(Vec<BlockQ8K>),
-    /// The values.
+    /// The values as they are.
     Floats(Vec<f32>),
 }
 
 impl Operand {
-    /// The vector as weights of this arithmetic meet it.
+    /// Converts a vector to the form that this arithmetic multiplies.
     pub fn new(arithmetic: Arithmetic, x: &[f32]) -> Self {
         match arithmetic {
             Arithmetic::Groups => Self::Groups(quantize_groups(x)),
@@ -57,8 +57,8 @@ impl Operand {
     }
 }
 
-/// The Q8_K blocks of one vector. What is left after whole blocks of 256 is
-/// not quantised: rows of superblocks have none.
+/// Quantises one vector to Q8_K blocks. Values after the last whole block of 256 are
+/// ignored: a row of superblocks has none.
 pub fn quantize(x: &[f32]) -> Vec<BlockQ8K> {
     x.as_chunks::<QK>()
         .0
@@ -67,8 +67,8 @@ pub fn quantize(x: &[f32]) -> Vec<BlockQ8K> {
         .collect()
 }
 
-/// The Q8 blocks of one vector. What is left after whole blocks of 32 is not
-/// quantised: rows of groups have none.
+/// Quantises one vector to Q8 blocks. Values after the last whole block of 32 are
+/// ignored: a row of groups has none.
 pub fn quantize_groups(x: &[f32]) -> Vec<BlockQ8> {
     x.as_chunks::<GROUP>()
         .0
@@ -77,12 +77,12 @@ pub fn quantize_groups(x: &[f32]) -> Vec<BlockQ8> {
         .collect()
 }
 
-/// One row of a matrix with a vector.
+/// Computes the product of one row of a matrix with a vector.
 ///
 /// # Panics
-/// If the vector has the form of another arithmetic.
+/// If the vector is in the form of another arithmetic than that of `dtype`.
 pub fn dot(dtype: DType, row: &[u8], x: &Operand) -> f32 {
-    /// A match of every format with the function of its arithmetic.
+    /// Matches every format with the function of its arithmetic.
     macro_rules! by_format {
         ($($arithmetic:ident { $(
             $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
@@ -115,12 +115,12 @@ pub fn dot(dtype: DType, row: &[u8], x: &Operand) -> f32 {
     formats!(by_format)
 }
 
-/// The end of a product with an operand of another arithmetic.
+/// Panics: the operand is in the form of another arithmetic.
 fn no_form(dtype: DType) -> ! {
     panic!("dot: the vector has no form that {dtype} meets")
 }
 
-/// The two chains of superblocks.
+/// The product of a row of superblocks: two chains of multiply-adds.
 fn superblocks<F: Superblock>(row: &[u8], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut accm) = (0.0f32, 0.0f32);
     for (b, a) in row.chunks_exact(F::BYTES).zip(y) {
@@ -133,7 +133,7 @@ fn superblocks<F: Superblock>(row: &[u8], y: &[BlockQ8K]) -> f32 {
     if F::SIGNED { acc } else { acc - accm }
 }
 
-/// The sum of folds of groups.
+/// The product of a row of groups: the sum of folded products.
 fn groups<F: Group>(row: &[u8], y: &[BlockQ8]) -> f32 {
     let mut acc = 0.0f32;
     for (blocks, y) in row.chunks(FOLD * F::BYTES).zip(y.chunks(FOLD)) {
@@ -151,29 +151,29 @@ fn groups<F: Group>(row: &[u8], y: &[BlockQ8]) -> f32 {
     acc
 }
 
-/// The reduction of floats.
+/// The product of a row of floats, in the order of [`reduce`].
 fn floats<F: Float>(row: &[u8], x: &[f32]) -> f32 {
     let value = |i: usize| F::value(&row[i * F::BYTES..][..F::BYTES]);
     reduce::dot_by(x.len(), value, |i| x[i])
 }
 
-/// One row of a matrix of superblocks with a quantised vector.
+/// Computes the product of one row of superblocks with a quantised vector.
 ///
 /// # Panics
-/// If `dtype` has no superblocks.
+/// If `dtype` is not a format of superblocks.
 pub fn dot_quantized(dtype: DType, row: &[u8], y: &[BlockQ8K]) -> f32 {
     dot(dtype, row, &Operand::Superblocks(y.to_vec()))
 }
 
-/// One row of a float matrix with a vector.
+/// Computes the product of one row of floats with a vector.
 ///
 /// # Panics
-/// If `dtype` meets quantised activations.
+/// If `dtype` is not a float format.
 pub fn dot_float(dtype: DType, row: &[u8], x: &[f32]) -> f32 {
     dot(dtype, row, &Operand::Floats(x.to_vec()))
 }
 
-/// `out = W x` for one vector.
+/// Computes `out = W x` for one vector.
 pub fn project(weight: &Weight, x: &[f32], out: &mut [f32]) {
     let dtype = weight.dtype();
     let x = Operand::new(dtype.arithmetic(), x);

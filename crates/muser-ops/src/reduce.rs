@@ -1,41 +1,45 @@
-//! The one order in which floats are summed: 256 lanes, then halving.
+//! The order of the strict lane's float sums: 256 partial sums, added by halves.
 //!
 //! ```text
-//! lane l takes the elements i ≡ l (mod 256), ascending:
+//! partial sum l takes the values i ≡ l (mod 256), ascending:
 //!     p_l = fma(x_i, y_i, p_l)          from +0
 //! then p_l + p_{l+128} for l < 128, then + 64, 32, 16, 8, 4, 2, 1
 //! ```
 //!
-//! 256 lanes are 16 AVX-512 registers, or 32 of AVX2 in passes: wide enough
-//! that no level waits for the latency of an fma, fixed so that all agree. A
-//! vector shorter than 256 uses the same tree, its missing lanes +0.
+//! The number is fixed so that all backends agree. 256 partial sums fill 16
+//! AVX-512 registers or 32 AVX2 registers, enough that no level waits for the latency
+//! of an fma. A vector of fewer than 256 values uses the same tree; the partial sums
+//! that get no value are +0.
 
-/// Lanes of the reduction.
-pub const LANES: usize = 256;
+/// The number of partial sums.
+pub const PARTIALS: usize = 256;
 
-/// Σ x_i · y_i in the order of this module. The shorter of the two ends it.
+/// Computes Σ x_i · y_i in the order of this module, up to the end of the shorter
+/// slice.
 pub fn dot(x: &[f32], y: &[f32]) -> f32 {
     dot_by(x.len().min(y.len()), |i| x[i], |i| y[i])
 }
 
-/// Σ x_i² in the order of this module.
+/// Computes Σ x_i² in the order of this module.
 pub fn sum_of_squares(x: &[f32]) -> f32 {
     dot(x, x)
 }
 
-/// [`dot`] over values that are decoded as they are read.
+/// Computes [`dot`] of `n` values that two functions give by index: for weights that
+/// are decoded as they are read.
 pub fn dot_by(n: usize, x: impl Fn(usize) -> f32, y: impl Fn(usize) -> f32) -> f32 {
-    let mut p = [0.0f32; LANES];
+    let mut p = [0.0f32; PARTIALS];
     for i in 0..n {
-        let l = i % LANES;
+        let l = i % PARTIALS;
         p[l] = x(i).mul_add(y(i), p[l]);
     }
     halve(&mut p)
 }
 
-/// The halving tree over the lanes.
-pub fn halve(p: &mut [f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
+/// Adds the partial sums by halves: the upper half to the lower one until one sum is
+/// left, which is returned.
+pub fn halve(p: &mut [f32; PARTIALS]) -> f32 {
+    let mut width = PARTIALS / 2;
     while width > 0 {
         for l in 0..width {
             p[l] += p[l + width];
@@ -51,9 +55,9 @@ mod tests {
 
     #[test]
     fn the_order_is_the_written_one() {
-        // Three values whose sum depends on the order: 1 and 2^-24 meet in one
-        // lane (the small one is lost), or in different lanes with another
-        // small one (kept).
+        // Three values whose sum depends on the order. Where 1 and 2^-24 meet in one
+        // partial sum, the small one is rounded away; where the two small ones meet
+        // first, their sum is kept.
         let tiny = 2f32.powi(-24);
         let mut x = vec![0.0f32; 513];
         x[0] = 1.0;
@@ -72,7 +76,7 @@ mod tests {
         let x = [3.0f32, 4.0];
         assert_eq!(sum_of_squares(&x), 25.0);
         assert_eq!(sum_of_squares(&[]).to_bits(), 0);
-        // A missing lane is +0, and -0 + +0 is +0.
+        // A partial sum without a value is +0, and -0 + +0 is +0.
         let u = f32::from_bits(1);
         assert_eq!(dot(&[-u], &[u]).to_bits(), 0);
     }

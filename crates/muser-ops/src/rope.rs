@@ -7,18 +7,18 @@
 //! x'_2i+1 = x_2i · s + x_2i+1 · c
 //! ```
 //!
-//! Both functions come from the `libm` crate, never from the platform, so
-//! that the table is the same everywhere. It costs d / 2 evaluations a
-//! position and is shared by all layers and heads.
+//! `pow` and `sincos` come from the `libm` crate, never from the platform, so that the
+//! table is the same everywhere. A position costs d / 2 evaluations; all layers and
+//! heads share the table.
 
 use crate::{Lane, pinned};
 
-/// A rotary encoding, in any lane.
+/// The parameters of a rotary encoding, the same in both lanes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeSpec {
     /// The base of the frequencies.
     pub base: f32,
-    /// Values of a head, all of which are rotated; even.
+    /// The number of values in a head, all of which are rotated; even.
     pub head_dim: usize,
 }
 
@@ -27,13 +27,13 @@ pub struct RopeSpec {
 pub struct RopeFrequencies {
     base: f32,
     d: usize,
-    /// The lane's own way to the angles: one factor a pair, or `None` where
-    /// they are a running product ([`pinned::rope`]).
+    /// In the strict lane, the frequency of each pair. `None` in the pinned lane,
+    /// whose angles are a running product ([`pinned::rope`]).
     factors: Option<Vec<f64>>,
 }
 
 impl RopeFrequencies {
-    /// The `d / 2` frequencies of a head of `d` values.
+    /// Computes the `d / 2` frequencies of a head of `d` values.
     pub fn new(lane: Lane, RopeSpec { base, head_dim: d }: RopeSpec) -> Self {
         let factors = match lane {
             Lane::Strict => {
@@ -46,12 +46,12 @@ impl RopeFrequencies {
         Self { base, d, factors }
     }
 
-    /// Pairs in a head.
+    /// The number of pairs in a head.
     pub fn pairs(&self) -> usize {
         self.d / 2
     }
 
-    /// Cosines and sines of the positions `first .. first + rows`.
+    /// Computes the cosines and sines of the positions `first .. first + rows`.
     pub fn table(&self, first: usize, rows: usize) -> RopeTable {
         let Some(factors) = &self.factors else {
             return pinned::rope::table(self.base, self.d, first, rows);
@@ -65,7 +65,8 @@ impl RopeFrequencies {
     }
 }
 
-/// A table whose pairs of (cos, sin) `fill` gives, position by position.
+/// Makes a table of the positions `first .. first + rows`: for each, `fill` calls its
+/// second argument with the cosine and sine of each pair.
 pub(crate) fn table_of(
     pairs: usize,
     first: usize,
@@ -86,7 +87,7 @@ pub(crate) fn table_of(
     table
 }
 
-/// Cosines and sines of some positions, `[rows, pairs]`.
+/// The cosines and sines of consecutive positions, `[rows, pairs]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
     pairs: usize,
@@ -95,17 +96,17 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Pairs in a head.
+    /// The number of pairs in a head.
     pub fn pairs(&self) -> usize {
         self.pairs
     }
 
-    /// Positions in the table.
+    /// The number of positions in the table.
     pub fn rows(&self) -> usize {
         self.cos.len().checked_div(self.pairs).unwrap_or(0)
     }
 
-    /// `(cos, sin)` of row `row`, each `pairs` long.
+    /// The cosines and the sines of row `row`, each `pairs` long.
     ///
     /// # Panics
     /// If there is no such row.
@@ -115,7 +116,8 @@ impl RopeTable {
     }
 }
 
-/// Rotates every head of one row in place by `row` of the table.
+/// Rotates every head of the row `x` in place, by the angles in row `row` of the
+/// table.
 pub fn rope(x: &mut [f32], table: &RopeTable, row: usize) {
     let (cos, sin) = table.row(row);
     for head in x.chunks_exact_mut(2 * table.pairs) {
@@ -135,12 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn position_zero_turns_nothing_and_pairs_are_neighbours() {
+    fn position_zero_rotates_nothing_and_pairs_are_neighbours() {
         let f = frequencies(500_000.0, 4);
         let mut x = [1.0, 2.0, 3.0, 4.0];
         rope(&mut x, &f.table(0, 1), 0);
         assert_eq!(x, [1.0, 2.0, 3.0, 4.0]);
-        // The first pair turns by one radian a position: (1, 0) -> (cos, sin).
+        // The first pair rotates by one radian a position: (1, 0) -> (cos, sin).
         let mut x = [1.0, 0.0, 0.0, 0.0];
         rope(&mut x, &f.table(0, 2), 1);
         assert_eq!(x, [libm::cos(1.0) as f32, libm::sin(1.0) as f32, 0.0, 0.0]);

@@ -1,13 +1,13 @@
-//! A weight matrix: bytes that somebody else keeps alive, with their shape.
+//! Weight matrices: a shared view of bytes, with name, format and shape.
 
 use crate::OpError;
 use muser_quant::DType;
 use std::sync::Arc;
 
-/// `rows × cols` values of one format, row after row, a row `cols` long.
+/// A weight matrix: `rows × cols` values of one format, row after row.
 ///
-/// The bytes are a view into whatever owns them (the mapped file); cloning a
-/// `Weight` copies no weight.
+/// The bytes are a view into their owner, usually the mapped file. Cloning a `Weight`
+/// copies no bytes.
 #[derive(Clone)]
 pub struct Weight {
     name: Arc<str>,
@@ -18,8 +18,11 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// A weight over these bytes, refused unless their length is exactly what
-    /// format and shape ask for.
+    /// Makes a weight of these bytes.
+    ///
+    /// # Errors
+    /// The length of the bytes is not exactly that of `rows` rows of `cols` values in
+    /// this format, or the matrix is empty.
     pub fn new(
         name: &str,
         bytes: impl AsRef<[u8]> + Send + Sync + 'static,
@@ -67,17 +70,17 @@ impl Weight {
         self.dtype
     }
 
-    /// Outputs of the projection.
+    /// The number of rows: outputs of the projection.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs of the projection.
+    /// The number of columns: inputs of the projection.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Bytes of one row.
+    /// The number of bytes in one row.
     pub fn row_bytes(&self) -> usize {
         self.bytes().len() / self.rows
     }
@@ -97,21 +100,21 @@ impl Weight {
     }
 }
 
-/// What a matrix is, for whoever counts or reports.
+/// The name, shape and size of a matrix, for profiles and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixInfo {
     /// The tensor's name in the file.
     pub name: Arc<str>,
-    /// Outputs.
+    /// The number of rows: outputs.
     pub rows: usize,
-    /// Inputs.
+    /// The number of columns: inputs.
     pub cols: usize,
-    /// Bytes of all rows.
+    /// The number of bytes in all rows.
     pub bytes: u64,
 }
 
 impl Weight {
-    /// Name, shape and size.
+    /// The matrix's name, shape and size.
     pub fn info(&self) -> MatrixInfo {
         MatrixInfo {
             name: Arc::clone(&self.name),
@@ -127,7 +130,7 @@ impl Weight {
 pub struct Matrix {
     /// The weights.
     pub weight: Weight,
-    /// What is added to each output, one value a row.
+    /// The values that are added to the outputs, one for each row.
     pub bias: Option<Vec<f32>>,
 }
 
@@ -138,10 +141,10 @@ impl From<Weight> for Matrix {
 }
 
 impl Matrix {
-    /// The weights of a matrix that has no bias; for backends that add none.
+    /// Returns the weights of a matrix without bias. For backends that add no bias.
     ///
     /// # Errors
-    /// The matrix has one.
+    /// The matrix has a bias.
     pub fn without_bias(self) -> Result<Weight, OpError> {
         match self.bias {
             None => Ok(self.weight),
@@ -154,7 +157,10 @@ impl Matrix {
     }
 }
 
-/// Refuses a set whose matrices do not read one input.
+/// Checks that all matrices of a projection set read the same input.
+///
+/// # Errors
+/// A matrix has another number of columns than the first.
 pub fn check_set<'a>(set: impl IntoIterator<Item = &'a Weight>) -> Result<(), OpError> {
     let mut cols = None;
     for w in set {

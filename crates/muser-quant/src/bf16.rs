@@ -1,6 +1,7 @@
 //! BF16: the upper half of binary32, `1 sign | 8 exponent | 7 mantissa`.
 //!
-//! To f32 the conversion is exact; from f32 it rounds to nearest, ties to even.
+//! The conversion to f32 is exact. The conversion from f32 rounds to nearest, ties to
+//! even.
 //!
 //! ```
 //! // 0 01111111 1000000 = 1.5
@@ -11,20 +12,20 @@
 use crate::formats::{Float, FloatCodes, Format, Layout};
 use crate::{DType, field};
 
-/// Bytes of one value.
+/// The number of bytes in one value.
 pub const BYTES: usize = 2;
 
-/// The value of these bits, exactly.
+/// Converts the bits of a BF16 value to f32, exactly.
 pub fn to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// The bits nearest to `x`, ties to even.
+/// Rounds `x` to BF16, to nearest, ties to even, and returns the bits.
 pub fn from_f32(x: f32) -> u16 {
     half::bf16::from_f32(x).to_bits()
 }
 
-/// The format of one value.
+/// The format BF16, whose block is one value.
 #[derive(Clone, Copy, Debug)]
 pub struct BF16;
 

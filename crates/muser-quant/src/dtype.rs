@@ -1,4 +1,4 @@
-//! The weight formats as one type.
+//! [`DType`]: the weight formats as one enum.
 
 use crate::formats;
 use crate::formats::{Arithmetic, Format, Layout};
@@ -30,24 +30,24 @@ macro_rules! define {
             /// Every format, in the order of the table.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$variant,)*)*];
 
-            /// The names of all, separated by commas.
+            /// The names of all formats, separated by commas.
             pub const NAMES: &str = concat!($($(", ", $name),*),*).split_at(2).1;
 
-            /// The name in files and messages: `Q4_K`, `F16`, …
+            /// The format's name in files and messages: `Q4_K`, `F16`, …
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Self::$variant => $name,)*)*
                 }
             }
 
-            /// The name in lower case, as in the names of kernels: `q4_k`, `f16`, …
+            /// The format's name in lower case, as in the names of kernels: `q4_k`, `f16`, …
             pub fn key(self) -> &'static str {
                 match self {
                     $($(Self::$variant => stringify!($module),)*)*
                 }
             }
 
-            /// How products of the format are computed.
+            /// The arithmetic of products with the format.
             pub fn arithmetic(self) -> Arithmetic {
                 match self {
                     $($(Self::$variant => Arithmetic::$arithmetic,)*)*
@@ -68,28 +68,28 @@ macro_rules! define {
                 }
             }
 
-            /// Values in one block.
+            /// The number of values in one block.
             pub fn block_values(self) -> usize {
                 match self {
                     $($(Self::$variant => <crate::$module::$block as Format>::VALUES,)*)*
                 }
             }
 
-            /// Bytes of one block.
+            /// The number of bytes in one block.
             pub fn block_bytes(self) -> usize {
                 match self {
                     $($(Self::$variant => <crate::$module::$block as Format>::BYTES,)*)*
                 }
             }
 
-            /// Where the parts of a block lie.
+            /// The places of a block's parts.
             pub fn layout(self) -> Layout {
                 match self {
                     $($(Self::$variant => <crate::$module::$block as Format>::LAYOUT,)*)*
                 }
             }
 
-            /// Decodes whole blocks to their values.
+            /// Decodes the whole blocks `bytes` into `out`.
             fn decode_blocks(self, bytes: &[u8], out: &mut [f32]) {
                 match self {
                     $($(Self::$variant => decode::<crate::$module::$block>(bytes, out),)*)*
@@ -101,14 +101,15 @@ macro_rules! define {
 
 formats!(define);
 
-/// Why a row cannot be decoded.
+/// The error for a row that cannot be decoded: its bytes are not whole blocks of the
+/// values wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowError {
     /// The format of the row.
     pub dtype: DType,
-    /// Values wanted.
+    /// The number of values wanted.
     pub values: usize,
-    /// Bytes given.
+    /// The number of bytes given.
     pub bytes: usize,
 }
 
@@ -133,19 +134,19 @@ impl std::fmt::Display for RowError {
 impl std::error::Error for RowError {}
 
 impl DType {
-    /// The format of this name, in either case.
+    /// Finds a format by its name, in upper or lower case.
     pub fn from_name(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// The format of this number in GGUF.
+    /// Finds a format by its number in GGUF, its `ggml_type`.
     pub fn from_ggml_type(ggml_type: u32) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|t| t.ggml_type() == ggml_type)
     }
 
-    /// Whether values are packed, a block at a time, and meet quantised
+    /// Whether the format packs values in blocks that are multiplied with quantised
     /// activations.
     pub fn is_quantized(self) -> bool {
         match self.arithmetic() {
@@ -154,13 +155,13 @@ impl DType {
         }
     }
 
-    /// Whether the format has superblocks of 256 values.
+    /// Whether the format is a K-quant: superblocks of 256 values.
     pub fn is_k_quant(self) -> bool {
         self.arithmetic() == Arithmetic::Superblocks
     }
 
-    /// Bytes of a row of `values`; `None` if it is not whole blocks, or
-    /// overflows.
+    /// The number of bytes in a row of `values` values; `None` if that is no whole
+    /// number of blocks, or overflows.
     pub fn row_bytes(self, values: usize) -> Option<usize> {
         if !values.is_multiple_of(self.block_values()) {
             return None;
@@ -168,7 +169,10 @@ impl DType {
         (values / self.block_values()).checked_mul(self.block_bytes())
     }
 
-    /// Decodes a row into `out`, whose length says how many values it has.
+    /// Decodes a row into `out`, which is as long as the row has values.
+    ///
+    /// # Errors
+    /// `bytes` is not as long as a row of so many values.
     pub fn decode_row(self, bytes: &[u8], out: &mut [f32]) -> Result<(), RowError> {
         let values = out.len();
         if self.row_bytes(values) != Some(bytes.len()) {
@@ -189,7 +193,7 @@ impl std::fmt::Display for DType {
     }
 }
 
-/// Decodes the blocks of a format.
+/// Decodes the whole blocks `bytes` of the format `F` into `out`.
 fn decode<F: Format>(bytes: &[u8], out: &mut [f32]) {
     let blocks = bytes.chunks_exact(F::BYTES);
     for (block, out) in blocks.zip(out.chunks_exact_mut(F::VALUES)) {
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_block_are_the_block() {
+    fn parts_of_a_block_cover_it_without_overlap() {
         for t in DType::ALL {
             let Layout {
                 factors,

@@ -1,6 +1,6 @@
 //! F16: IEEE binary16, `1 sign | 5 exponent (bias 15) | 10 mantissa`.
 //!
-//! To f32 the conversion is exact; from f32 it rounds to nearest, ties to
+//! The conversion to f32 is exact. The conversion from f32 rounds to nearest, ties to
 //! even, and overflows to infinity.
 //!
 //! ```
@@ -12,20 +12,20 @@
 use crate::formats::{Float, FloatCodes, Format, Layout};
 use crate::{DType, field};
 
-/// Bytes of one value.
+/// The number of bytes in one value.
 pub const BYTES: usize = 2;
 
-/// The value of these bits, exactly.
+/// Converts the bits of an F16 value to f32, exactly.
 pub fn to_f32(bits: u16) -> f32 {
     half::f16::from_bits(bits).to_f32()
 }
 
-/// The bits nearest to `x`, ties to even.
+/// Rounds `x` to F16, to nearest, ties to even, and returns the bits.
 pub fn from_f32(x: f32) -> u16 {
     half::f16::from_f32(x).to_bits()
 }
 
-/// The format of one value.
+/// The format F16, whose block is one value.
 #[derive(Clone, Copy, Debug)]
 pub struct F16;
 

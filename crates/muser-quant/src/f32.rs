@@ -1,4 +1,4 @@
-//! F32: IEEE binary32, little-endian, as it stands in a file.
+//! F32: IEEE binary32, little-endian.
 //!
 //! ```
 //! assert_eq!(muser_quant::f32::read(&[0, 0, 0xc0, 0x3f]), vec![1.5]);
@@ -7,10 +7,10 @@
 use crate::formats::{Float, FloatCodes, Format, Layout};
 use crate::{DType, field};
 
-/// Bytes of one value.
+/// The number of bytes in one value.
 pub const BYTES: usize = 4;
 
-/// The values in these bytes; a last incomplete value is left out.
+/// Reads the values in these bytes. An incomplete value at the end is ignored.
 pub fn read(bytes: &[u8]) -> Vec<f32> {
     bytes
         .as_chunks::<4>()
@@ -20,7 +20,7 @@ pub fn read(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// The format of one value.
+/// The format F32, whose block is one value.
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
 

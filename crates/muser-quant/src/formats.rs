@@ -1,10 +1,10 @@
-//! The table of weight formats, and what each of its rows has to say of itself.
+//! The table of weight formats, and the traits that a format implements.
 //!
-//! A format is a row of [`formats!`](crate::formats) and a file of this crate.
-//! The row names it; the file has the diagram, the decoder and the exact block
-//! dot product, and describes in constants how kernels find codes and scales.
-//! [`DType`](crate::DType), the oracle, the kernels of every level, the ladder
-//! and the conformance groups are made from the table.
+//! A format is a row of [`formats!`](crate::formats) and a file of this crate. The row
+//! names the format. The file has its diagram, decoder and exact block dot product, and
+//! constants that tell kernels where codes and scales are. [`DType`](crate::DType), the
+//! oracle, the kernels of every level, the ladder and the conformance groups are
+//! generated from the table.
 
 use crate::q8::BlockQ8;
 use crate::q8_k::BlockQ8K;
@@ -13,10 +13,10 @@ use std::ops::Range;
 
 /// Calls a macro with the table of formats.
 ///
-/// A row is the variant of [`DType`](crate::DType), the module and the type that
-/// describe the format, its name in files, its number as a `ggml_type` in GGUF,
-/// and the `general.file_type` of a file made of it. Rows stand under the
-/// arithmetic of their products, a variant of [`Arithmetic`].
+/// A row has the variant of [`DType`](crate::DType), the module and the type that
+/// describe the format, its name in files, its number as a `ggml_type` in GGUF, and the
+/// `general.file_type` of a file whose matrices have the format. Rows are listed under
+/// the variant of [`Arithmetic`] by which their products are computed.
 ///
 /// ```
 /// macro_rules! names {
@@ -48,68 +48,71 @@ macro_rules! formats {
     };
 }
 
-/// How products of a format are computed: where integers end and floats begin.
+/// The arithmetic of products with a format: which part is computed in integers and
+/// which in floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arithmetic {
-    /// A float scale for each 32 values, with activations of 32 values a scale.
+    /// Weights and activations both have a float scale for each 32 values.
     Groups,
-    /// Integer scales and one float scale for each 256 values, with activations
-    /// of 256 values a scale.
+    /// Weights have integer scales and one float scale for each 256 values, activations
+    /// a float scale for each 256 values.
     Superblocks,
-    /// Floats, with activations as they are.
+    /// Weights are floats, and activations are not quantised.
     Floats,
 }
 
-/// What every format says of itself.
+/// A weight format.
 pub trait Format {
-    /// The format.
+    /// The format's variant of [`DType`].
     const DTYPE: DType;
-    /// Values of a block.
+    /// The number of values in a block.
     const VALUES: usize;
-    /// Bytes of a block.
+    /// The number of bytes in a block.
     const BYTES: usize;
-    /// Where the parts of a block lie.
+    /// The places of a block's parts.
     const LAYOUT: Layout;
 
-    /// Decodes one block of [`BYTES`](Self::BYTES) to its
-    /// [`VALUES`](Self::VALUES).
+    /// Decodes one block of [`BYTES`](Self::BYTES) bytes to its [`VALUES`](Self::VALUES)
+    /// values.
     ///
     /// # Panics
-    /// If one of the slices has another length.
+    /// If `block` or `out` has another length.
     fn decode(block: &[u8], out: &mut [f32]);
 }
 
-/// Where the parts of a block lie, in bytes: for tools that make blocks.
+/// The places of a block's parts, in bytes. For tools that generate blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Where an f16 factor begins.
+    /// The first byte of each f16 factor.
     pub factors: &'static [usize],
-    /// Integer scales, and minima with them; empty if there are none.
+    /// The bytes of integer scales and minima; empty if there are none.
     pub scales: Range<usize>,
-    /// Codes.
+    /// The bytes of the codes.
     pub codes: Range<usize>,
-    /// The largest magnitude of a code, its bias taken off; 0 for floats.
+    /// The largest magnitude of a code after its bias is subtracted; 0 for floats.
     pub largest_code: u8,
 }
 
-/// A format of superblocks: integer scales, and floats once for 256 values.
+/// A format of superblocks: integer scales, and one or two float factors for each 256
+/// values.
 pub trait Superblock: Format {
-    /// Sub-blocks with a scale of their own.
+    /// The number of sub-blocks, which have a scale each.
     const SUB_BLOCKS: usize;
-    /// Whether scales are signed and codes 32 too large, without minima; else
-    /// each sub-block has a minimum.
+    /// Whether scales are signed, codes have a bias of 32 and there are no minima.
+    /// Otherwise each sub-block has a minimum.
     const SIGNED: bool;
-    /// How the codes are packed.
+    /// The packing of the codes.
     const CODES: SuperCodes;
 
-    /// The exact sums of one block with one block of activations.
+    /// Computes the exact integer sums of one block with one block of activations.
     ///
     /// # Panics
-    /// If the block has another length than [`Format::BYTES`].
+    /// If the block is not [`Format::BYTES`] long.
     fn sums(block: &[u8], a: &BlockQ8K) -> Sums;
 }
 
-/// The integers of a superblock's product, and the factors that they meet.
+/// The integer sums of a superblock's product, and the float factors to multiply them
+/// with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
     /// `Σ_j s_j Σ_i q_ij a_ij`.
@@ -122,27 +125,27 @@ pub struct Sums {
     pub dmin: f32,
 }
 
-/// How a superblock's codes are packed.
+/// The packing of a superblock's codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperCodes {
-    /// Q4_K: 4 bits.
+    /// Q4_K: the 4 bits of all codes.
     Nibbles,
-    /// Q5_K: 4 bits, and the fifth of all codes apart.
+    /// Q5_K: the low 4 bits of all codes, then their fifth bits.
     NibblesAndBits,
-    /// Q6_K: 4 bits, and the two high ones of all codes apart.
+    /// Q6_K: the low 4 bits of all codes, then their two high bits.
     NibblesAndPairs,
 }
 
 /// A format of groups: a float scale for each 32 values.
 pub trait Group: Format {
-    /// How the codes are packed.
+    /// The packing of the codes.
     const CODES: GroupCodes;
 
-    /// `Σ_i q_i a_i`, exact, the bias of the codes taken off; below 2^20 in
+    /// Computes `Σ_i q_i a_i` exactly, for codes minus their bias; below 2^20 in
     /// magnitude.
     ///
     /// # Panics
-    /// If the block has another length than [`Format::BYTES`].
+    /// If the block is not [`Format::BYTES`] long.
     fn dot(block: &[u8], a: &BlockQ8) -> i32 {
         assert_eq!(block.len(), Self::BYTES, "bytes of a {} block", Self::DTYPE);
         let products = a.q.iter().enumerate();
@@ -154,14 +157,14 @@ pub trait Group: Format {
     /// The factor of the codes.
     ///
     /// # Panics
-    /// As [`dot`](Self::dot).
+    /// If the block is not [`Format::BYTES`] long.
     fn factor(block: &[u8]) -> f32 {
         assert_eq!(block.len(), Self::BYTES, "bytes of a {} block", Self::DTYPE);
         f16::to_f32(u16::from_le_bytes(field(block, 0)))
     }
 }
 
-/// Decodes a group: each value is the factor times a code, exact.
+/// Decodes a group: each value is the factor times a code, which is exact in f32.
 pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     assert_eq!(out.len(), F::VALUES, "values of a {} block", F::DTYPE);
     let d = F::factor(block);
@@ -170,29 +173,29 @@ pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// How the 32 codes of a group are packed, and from which byte of the block on.
-/// The factor, an f16, is the block's first two bytes.
+/// The packing of a group's 32 codes, and the byte of the block where they begin. The
+/// first two bytes of a block are its factor, an f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCodes {
     /// 32 signed bytes.
     Bytes {
-        /// Their first byte.
+        /// The first byte of the codes.
         at: usize,
     },
-    /// 16 bytes: the low nibbles are codes 0 to 15, the high ones 16 to 31.
+    /// 16 bytes: the low nibbles are codes 0 to 15, the high nibbles 16 to 31.
     Nibbles {
-        /// Their first byte.
+        /// The first byte of the codes.
         at: usize,
-        /// What each code is too large by.
+        /// The bias to subtract from each code.
         bias: u8,
     },
 }
 
 impl GroupCodes {
-    /// Code `i` of a block, its bias taken off.
+    /// Returns code `i` of a block, minus its bias.
     ///
     /// # Panics
-    /// If `i` is not below 32, or the block too short.
+    /// If `i` is not below 32, or the block is too short.
     pub fn code(self, block: &[u8], i: usize) -> i32 {
         assert!(i < GROUP, "code {i} of a group");
         match self {
@@ -208,17 +211,17 @@ impl GroupCodes {
 
 /// A float format.
 pub trait Float: Format {
-    /// How a value is encoded.
+    /// The encoding of a value.
     const CODES: FloatCodes;
 
-    /// The value in these [`BYTES`](Format::BYTES), exactly.
+    /// Converts the [`BYTES`](Format::BYTES) bytes of a value to f32, exactly.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If there are fewer bytes.
     fn value(bytes: &[u8]) -> f32;
 }
 
-/// How a float is encoded, in little-endian order.
+/// The encoding of a float, in little-endian order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatCodes {
     /// IEEE binary16.

@@ -1,13 +1,17 @@
-//! The packed formats of GGUF weights, and of the activations they meet.
+//! The packed formats of GGUF weights, and of the activations they are multiplied
+//! with.
 //!
-//! One file a format. Each holds the bit diagram, the struct with its size
-//! assertion, the decoder, the exact integer dot product of one block with one
-//! [`q8_k::BlockQ8K`], and a doctest that decodes the bytes drawn above it.
-//! Nothing here is fast: this crate is what fast kernels are compared with, so
-//! it is written to be obviously right.
+//! Each format has one file, with a diagram of its bits, its type, the decoder, the
+//! exact integer dot product with a block of activations ([`q8_k::BlockQ8K`] or
+//! [`q8::BlockQ8`]), and a doctest that decodes a block of the diagram. Nothing here is
+//! fast: fast kernels are compared with this crate, so it is written to be obviously
+//! right.
 //!
-//! | format | values a block | bytes a block | bytes a value |
+//! | format | values in a block | bytes in a block | bytes of a value |
 //! |---|---|---|---|
+//! | [`q4_0`] | 32 | 18 | 0.5625 |
+//! | [`q8_0`] | 32 | 34 | 1.0625 |
+//! | [`q8`] (activations) | 32 | 36 | 1.125 |
 //! | [`q4_k`] | 256 | 144 | 0.5625 |
 //! | [`q5_k`] | 256 | 176 | 0.6875 |
 //! | [`q6_k`] | 256 | 210 | 0.8203 |
@@ -35,25 +39,26 @@ pub use formats::{
     Arithmetic, Float, FloatCodes, Format, Group, GroupCodes, Layout, Sums, SuperCodes, Superblock,
 };
 
-/// Values in one K-quant superblock, of weights and of activations alike.
+/// The number of values in a superblock of the K-quants, of weights or activations.
 pub const QK: usize = 256;
 
-/// Values in one group, of weights and of activations alike.
+/// The number of values in a group, of weights or activations.
 pub const GROUP: usize = 32;
 
-/// The bytes `at .. at + N` of a block, as an array.
+/// Copies the bytes `at .. at + N` of a block into an array.
 ///
-/// Only for offsets that the format's own layout guarantees.
+/// # Panics
+/// If the block is shorter. Callers pass the offsets of their own layout.
 pub(crate) fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&block[at..at + N]);
     out
 }
 
-/// All bytes of a block, as an array.
+/// Returns all bytes of a block as an array.
 ///
 /// # Panics
-/// If there are not `N`.
+/// If the block is not `N` bytes long.
 pub(crate) fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
     match block.try_into() {
         Ok(block) => block,

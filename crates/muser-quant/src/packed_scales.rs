@@ -12,7 +12,7 @@
 //! m_4+i = m'4+i << 4 | m"4+i          low four from bytes 8..=11
 //! ```
 
-/// The eight scales and eight minima, each `0..=63`, of the 12 packed bytes.
+/// Unpacks the eight scales and eight minima, each `0..=63`, from their 12 bytes.
 pub(crate) fn unpack(p: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
     for i in 0..4 {

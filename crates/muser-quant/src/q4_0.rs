@@ -6,7 +6,7 @@
 //!       | f16 | low nibble of byte i: value i; high nibble: value 16 + i
 //! ```
 //!
-//! Value `i`: `w = d · (q_i - 8)`, `q_i` in `0..=15`, exact in f32.
+//! Value `i` is `w = d · (q_i - 8)`, with `q_i` in `0..=15`, exact in f32.
 //!
 //! ```
 //! use muser_quant::{Format as _, q4_0::BlockQ4_0};
@@ -20,10 +20,10 @@
 use crate::formats::{Format, Group, GroupCodes, Layout, decode_group};
 use crate::{DType, GROUP};
 
-/// Bytes of one block.
+/// The number of bytes in one block.
 pub const BYTES: usize = 18;
 
-/// The format of one block.
+/// The format Q4_0.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockQ4_0;
 

@@ -11,8 +11,8 @@
 //!      high nibble  code of value 64 g + 32 + i     (sub-block 2 g + 1)
 //! ```
 //!
-//! Value `i` of sub-block `j`: `w = (d · s_j) · q - (dmin · m_j)`, each product
-//! rounded to f32, then the difference.
+//! Value `i` of sub-block `j` is `w = (d · s_j) · q - (dmin · m_j)`; each product, and
+//! then the difference, is rounded to f32.
 //!
 //! ```
 //! use muser_quant::q4_k::BlockQ4K;
@@ -33,27 +33,27 @@ use crate::formats::{Format, Layout, Sums, SuperCodes, Superblock};
 use crate::q8_k::BlockQ8K;
 use crate::{DType, QK, f16, field, packed_scales, whole};
 
-/// Bytes of one block.
+/// The number of bytes in one block.
 pub const BYTES: usize = 144;
 
-/// One block, its scales unpacked and its codes still in nibbles.
+/// One Q4_K block, as in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockQ4K {
-    /// Scale of the scales, f16 bits.
+    /// The factor of the scales, f16 bits.
     pub d: u16,
-    /// Scale of the minima, f16 bits.
+    /// The factor of the minima, f16 bits.
     pub dmin: u16,
     /// Eight 6-bit scales and eight 6-bit minima, packed.
     pub scales: [u8; 12],
-    /// The 256 codes, two a byte.
+    /// The 256 codes, two in a byte.
     pub codes: [u8; QK / 2],
 }
 
 const _: () = assert!(size_of::<BlockQ4K>() == BYTES);
 
 impl BlockQ4K {
-    /// The block in these bytes. Any bytes are a block.
+    /// Reads a block. Any bytes are a valid block.
     pub fn from_bytes(b: &[u8; BYTES]) -> Self {
         Self {
             d: u16::from_le_bytes(field(b, 0)),
@@ -63,19 +63,19 @@ impl BlockQ4K {
         }
     }
 
-    /// The code of value `i`, `0..=15`.
+    /// The code of value `i`, in `0..=15`.
     pub fn code(&self, i: usize) -> u8 {
         let (group, within) = (i / 64, i % 64);
         let byte = self.codes[32 * group + within % 32];
         if within < 32 { byte & 15 } else { byte >> 4 }
     }
 
-    /// The eight scales and the eight minima, each `0..=63`.
+    /// Unpacks the eight scales and the eight minima, each `0..=63`.
     pub fn scales_mins(&self) -> ([u8; 8], [u8; 8]) {
         packed_scales::unpack(&self.scales)
     }
 
-    /// The 256 weights.
+    /// Decodes the 256 weights.
     pub fn decode(&self) -> [f32; QK] {
         let (d, dmin) = (crate::f16::to_f32(self.d), crate::f16::to_f32(self.dmin));
         let (s, m) = self.scales_mins();
@@ -87,7 +87,7 @@ impl BlockQ4K {
         })
     }
 
-    /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`, exact.
+    /// Computes `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)` exactly.
     ///
     /// The first is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the second
     /// below 256 · 63 · 127 < 2^21.

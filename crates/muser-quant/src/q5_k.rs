@@ -7,11 +7,11 @@
 //!
 //!  nibbles: as in Q4_K; value 64 g + i in the low nibble of byte 32 g + i,
 //!           value 64 g + 32 + i in the high one
-//!  fifth bits: byte i, bit j: the 16 of value i of sub-block j
+//!  fifth bits: bit j of byte i is bit 4 of value i of sub-block j
 //! ```
 //!
-//! Value `i` of sub-block `j`: `w = (d · s_j) · q - (dmin · m_j)`, `q` in
-//! `0..=31`, each product rounded to f32, then the difference.
+//! Value `i` of sub-block `j` is `w = (d · s_j) · q - (dmin · m_j)`, with `q` in
+//! `0..=31`; each product, and then the difference, is rounded to f32.
 //!
 //! ```
 //! use muser_quant::q5_k::BlockQ5K;
@@ -30,29 +30,29 @@ use crate::formats::{Format, Layout, Sums, SuperCodes, Superblock};
 use crate::q8_k::BlockQ8K;
 use crate::{DType, QK, f16, field, packed_scales, whole};
 
-/// Bytes of one block.
+/// The number of bytes in one block.
 pub const BYTES: usize = 176;
 
-/// One block.
+/// One Q5_K block, as in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockQ5K {
-    /// Scale of the scales, f16 bits.
+    /// The factor of the scales, f16 bits.
     pub d: u16,
-    /// Scale of the minima, f16 bits.
+    /// The factor of the minima, f16 bits.
     pub dmin: u16,
     /// Eight 6-bit scales and eight 6-bit minima, packed.
     pub scales: [u8; 12],
     /// The fifth bit of each code.
     pub high: [u8; QK / 8],
-    /// The low four bits of each code, two a byte.
+    /// The low four bits of each code, two codes in a byte.
     pub low: [u8; QK / 2],
 }
 
 const _: () = assert!(size_of::<BlockQ5K>() == BYTES);
 
 impl BlockQ5K {
-    /// The block in these bytes. Any bytes are a block.
+    /// Reads a block. Any bytes are a valid block.
     pub fn from_bytes(b: &[u8; BYTES]) -> Self {
         Self {
             d: u16::from_le_bytes(field(b, 0)),
@@ -63,7 +63,7 @@ impl BlockQ5K {
         }
     }
 
-    /// The code of value `i`, `0..=31`.
+    /// The code of value `i`, in `0..=31`.
     pub fn code(&self, i: usize) -> u8 {
         let (group, within) = (i / 64, i % 64);
         let byte = self.low[32 * group + within % 32];
@@ -72,12 +72,12 @@ impl BlockQ5K {
         fifth << 4 | low
     }
 
-    /// The eight scales and the eight minima, each `0..=63`.
+    /// Unpacks the eight scales and the eight minima, each `0..=63`.
     pub fn scales_mins(&self) -> ([u8; 8], [u8; 8]) {
         packed_scales::unpack(&self.scales)
     }
 
-    /// The 256 weights.
+    /// Decodes the 256 weights.
     pub fn decode(&self) -> [f32; QK] {
         let (d, dmin) = (crate::f16::to_f32(self.d), crate::f16::to_f32(self.dmin));
         let (s, m) = self.scales_mins();
@@ -89,7 +89,7 @@ impl BlockQ5K {
         })
     }
 
-    /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`, exact.
+    /// Computes `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)` exactly.
     ///
     /// The first is below 256 · 63 · 31 · 127 < 2^26 in magnitude, the second
     /// below 256 · 63 · 127 < 2^21.

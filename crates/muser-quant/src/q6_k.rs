@@ -15,8 +15,8 @@
 //!                            bits 7..6: value 128 h + 96 + i
 //! ```
 //!
-//! Value `i` of sub-block `j`: `w = (d · s_j) · (q - 32)`, `q` in `0..=63`,
-//! each product rounded to f32.
+//! Value `i` of sub-block `j` is `w = (d · s_j) · (q - 32)`, with `q` in `0..=63`; each
+//! product is rounded to f32.
 //!
 //! ```
 //! use muser_quant::q6_k::BlockQ6K;
@@ -35,27 +35,27 @@ use crate::formats::{Format, Layout, Sums, SuperCodes, Superblock};
 use crate::q8_k::BlockQ8K;
 use crate::{DType, QK, f16, field, whole};
 
-/// Bytes of one block.
+/// The number of bytes in one block.
 pub const BYTES: usize = 210;
 
-/// One block.
+/// One Q6_K block, as in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockQ6K {
-    /// The low four bits of each code, two a byte.
+    /// The low four bits of each code, two codes in a byte.
     pub low: [u8; QK / 2],
-    /// The high two bits of each code, four a byte.
+    /// The high two bits of each code, four codes in a byte.
     pub high: [u8; QK / 4],
     /// The scale of each 16 values.
     pub scales: [i8; QK / 16],
-    /// Scale of the scales, f16 bits.
+    /// The factor of the scales, f16 bits.
     pub d: u16,
 }
 
 const _: () = assert!(size_of::<BlockQ6K>() == BYTES);
 
 impl BlockQ6K {
-    /// The block in these bytes. Any bytes are a block.
+    /// Reads a block. Any bytes are a valid block.
     pub fn from_bytes(b: &[u8; BYTES]) -> Self {
         Self {
             low: field(b, 0),
@@ -65,7 +65,7 @@ impl BlockQ6K {
         }
     }
 
-    /// The code of value `i`, `0..=63`; the weight's integer is this minus 32.
+    /// The code of value `i`, in `0..=63`; its bias of 32 is not subtracted.
     pub fn code(&self, i: usize) -> u8 {
         let (half, within) = (i / 128, i % 128);
         let byte = self.low[64 * half + within % 64];
@@ -74,7 +74,7 @@ impl BlockQ6K {
         pair << 4 | low
     }
 
-    /// The 256 weights.
+    /// Decodes the 256 weights.
     pub fn decode(&self) -> [f32; QK] {
         let d = crate::f16::to_f32(self.d);
         std::array::from_fn(|i| {
@@ -83,7 +83,7 @@ impl BlockQ6K {
         })
     }
 
-    /// `Σ_j s_j Σ_i (q_ij - 32) a_ij`, exact; below 256 · 128 · 32 · 127 < 2^27
+    /// Computes `Σ_j s_j Σ_i (q_ij - 32) a_ij` exactly; below 256 · 128 · 32 · 127 < 2^27
     /// in magnitude.
     pub fn dot(&self, a: &BlockQ8K) -> i32 {
         (0..QK)

@@ -6,9 +6,9 @@
 //!       | f32 | i8           |
 //! ```
 //!
-//! Value `i`: `d · q_i`. This block never stands in a file; it is what the strict
-//! lane turns its inputs into where they meet weights with a float scale for each
-//! 32 values, by the rule of [`BlockQ8::quantize`].
+//! Value `i` is `d · q_i`. Files do not contain this block. The strict lane quantises
+//! activations to it, by the rule of [`BlockQ8::quantize`], to multiply them with
+//! weights that have a float scale for each 32 values.
 //!
 //! ```
 //! use muser_quant::q8::BlockQ8;
@@ -23,23 +23,23 @@
 
 use crate::GROUP;
 
-/// Bytes of one block as drawn.
+/// The number of bytes in one block.
 pub const BYTES: usize = 36;
 
-/// One block.
+/// One Q8 block: 32 quantised activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct BlockQ8 {
     /// The scale.
     pub d: f32,
-    /// The 32 codes, `-127..=127`.
+    /// The 32 codes, each in `-127..=127`.
     pub q: [i8; GROUP],
 }
 
 const _: () = assert!(size_of::<BlockQ8>() == BYTES);
 
 impl BlockQ8 {
-    /// The block of zeros, with this scale.
+    /// A block whose codes are 0, with this scale.
     fn zeros(d: f32) -> Self {
         Self { d, q: [0; GROUP] }
     }
@@ -48,12 +48,12 @@ impl BlockQ8 {
     ///
     /// Let `max` be the largest magnitude. `iscale = 127 / max`, `q_i =
     /// rne(iscale · x_i)` with the product rounded to f32 before it is rounded
-    /// to an integer, `d = max / 127`. Two cases have a rule of their own:
+    /// to an integer, `d = max / 127`; rne rounds to nearest even. Two cases differ:
     ///
     /// - `max` is zero, or so small that `iscale` is not finite (below about
     ///   3.7e-37): `d = 0`, all codes 0;
     /// - a value that is not finite: `d` is NaN and all codes are 0, so that
-    ///   every product with the block is NaN and no wrong number is made.
+    ///   every product with the block is NaN instead of a wrong number.
     pub fn quantize(x: &[f32; GROUP]) -> Self {
         if x.iter().any(|v| !v.is_finite()) {
             return Self::zeros(f32::NAN);
@@ -65,13 +65,13 @@ impl BlockQ8 {
         }
         let mut block = Self::zeros(max / 127.0);
         for (q, &v) in block.q.iter_mut().zip(x) {
-            // |iscale · v| is at most 127 and a rounding: the integer fits.
+            // |iscale · v| is at most 127 plus a rounding error: the integer fits.
             *q = (iscale * v).round_ties_even() as i8;
         }
         block
     }
 
-    /// The 32 values that the block stands for.
+    /// Decodes the 32 values of the block.
     pub fn decode(&self) -> [f32; GROUP] {
         self.q.map(|q| self.d * f32::from(q))
     }
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(BlockQ8::quantize(&[-0.0; GROUP]), BlockQ8::zeros(0.0));
         // Subnormal: 127 / max overflows.
         assert_eq!(BlockQ8::quantize(&[1e-40; GROUP]), BlockQ8::zeros(0.0));
-        // The smallest magnitude whose inverse scale is finite still counts.
+        // Just above the magnitude whose inverse scale overflows.
         assert_ne!(BlockQ8::quantize(&[4e-37; GROUP]).q[0], 0);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = [1.0; GROUP];

@@ -6,7 +6,7 @@
 //!       | f16 | i8           |
 //! ```
 //!
-//! Value `i`: `w = d · q_i`, exact in f32.
+//! Value `i` is `w = d · q_i`, exact in f32.
 //!
 //! ```
 //! use muser_quant::{Format as _, q8_0::BlockQ8_0};
@@ -20,10 +20,10 @@
 use crate::formats::{Format, Group, GroupCodes, Layout, decode_group};
 use crate::{DType, GROUP};
 
-/// Bytes of one block.
+/// The number of bytes in one block.
 pub const BYTES: usize = 34;
 
-/// The format of one block.
+/// The format Q8_0.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockQ8_0;
 

@@ -6,11 +6,11 @@
 //!       | f32 | i8                   | i16              |
 //! ```
 //!
-//! Value `i`: `d · q_i`. `bsum_k` is the exact sum of `q_16k … q_16k+15`: the
-//! formats with a minimum a sub-block need no second pass over the codes.
+//! Value `i` is `d · q_i`. `bsum_k` is the exact sum of `q_16k … q_16k+15`, so that the
+//! product with a format that has minima needs no second pass over the codes.
 //!
-//! This block never stands in a file; it is what the strict lane turns its
-//! inputs into, by the rule of [`BlockQ8K::quantize`].
+//! Files do not contain this block. Both lanes quantise activations to it, by the rule
+//! of [`BlockQ8K::quantize`], to multiply them with superblocks.
 //!
 //! ```
 //! use muser_quant::q8_k::BlockQ8K;
@@ -26,25 +26,25 @@
 
 use crate::QK;
 
-/// Bytes of one block as drawn.
+/// The number of bytes in one block.
 pub const BYTES: usize = 292;
 
-/// One block.
+/// One Q8_K block: 256 quantised activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct BlockQ8K {
     /// The scale.
     pub d: f32,
-    /// The 256 codes, `-127..=127`.
+    /// The 256 codes, each in `-127..=127`.
     pub q: [i8; QK],
-    /// The exact sum of each 16 codes.
+    /// The exact sums of 16 codes each.
     pub bsums: [i16; QK / 16],
 }
 
 const _: () = assert!(size_of::<BlockQ8K>() == BYTES);
 
 impl BlockQ8K {
-    /// The block of zeros, with this scale.
+    /// A block whose codes are 0, with this scale.
     fn zeros(d: f32) -> Self {
         Self {
             d,
@@ -58,13 +58,13 @@ impl BlockQ8K {
     /// Let `max` be the element of the largest magnitude, the first one on
     /// ties. `iscale = -127 / max`, `q_i = min(127, rne(iscale · x_i))` with the
     /// product rounded to f32 before it is rounded to an integer, `d = 1 /
-    /// iscale`. Three cases have a rule of their own:
+    /// iscale`; rne rounds to nearest even. Three cases differ:
     ///
     /// - all values zero: `d = 0`, all codes 0;
     /// - `max` so small that `iscale` is not finite (|max| below about
     ///   3.7e-37): the same;
     /// - a value that is not finite: `d` is NaN and all codes are 0, so that
-    ///   every product with the block is NaN and no wrong number is made.
+    ///   every product with the block is NaN instead of a wrong number.
     pub fn quantize(x: &[f32; QK]) -> Self {
         if x.iter().any(|v| !v.is_finite()) {
             return Self::zeros(f32::NAN);
@@ -84,7 +84,7 @@ impl BlockQ8K {
         }
         let mut block = Self::zeros(1.0 / iscale);
         for (q, &v) in block.q.iter_mut().zip(x) {
-            // |iscale · v| is at most 127 and a rounding: the integer fits.
+            // |iscale · v| is at most 127 plus a rounding error: the integer fits.
             *q = (iscale * v).round_ties_even().min(127.0) as i8;
         }
         for (sum, codes) in block.bsums.iter_mut().zip(block.q.chunks_exact(16)) {
@@ -93,7 +93,7 @@ impl BlockQ8K {
         block
     }
 
-    /// The 256 values that the block stands for.
+    /// Decodes the 256 values of the block.
     pub fn decode(&self) -> [f32; QK] {
         self.q.map(|q| self.d * f32::from(q))
     }
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(BlockQ8K::quantize(&[-0.0; QK]), BlockQ8K::zeros(0.0));
         // Subnormal: -127 / max overflows.
         assert_eq!(BlockQ8K::quantize(&[1e-40; QK]), BlockQ8K::zeros(0.0));
-        // The smallest magnitude whose inverse scale is finite still counts.
+        // Just above the magnitude whose inverse scale overflows.
         assert_ne!(BlockQ8K::quantize(&[4e-37; QK]).q[0], 0);
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = [1.0; QK];

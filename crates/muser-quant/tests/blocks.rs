@@ -1,4 +1,4 @@
-//! The block dot products against the decoded weights, on random bytes.
+//! Tests that block dot products equal the sums over decoded weights, on random bytes.
 
 use muser_quant::q4_k::BlockQ4K;
 use muser_quant::q5_k::BlockQ5K;
@@ -16,8 +16,8 @@ fn activations() -> impl Strategy<Value = BlockQ8K> {
     })
 }
 
-/// Σ w · a in f64. With d and dmin powers of two every term is an integer far
-/// below 2^53, so the sum is exact and equality may be asked for.
+/// Computes Σ w · a in f64. With d and dmin powers of two, every term is an integer far
+/// below 2^53, so the sum is exact.
 fn exact(w: &[f32; 256], a: &BlockQ8K) -> f64 {
     w.iter()
         .zip(a.q)
@@ -57,7 +57,7 @@ proptest! {
         prop_assert_eq!(exact(&block.decode(), &a), 2.0 * f64::from(block.dot(&a)));
     }
 
-    /// The bounds stated in the docs hold for the extreme block too.
+    /// The bounds that the documentation states hold for blocks of extreme values.
     #[test]
     fn sums_fit(fill in any::<u8>()) {
         let a = BlockQ8K { d: 1.0, q: [-127; 256], bsums: [-127 * 16; 16] };
@@ -67,8 +67,9 @@ proptest! {
     }
 }
 
-/// Defines, for each format of groups, the equality of its two ways to a product,
-/// and that every bit of its codes moves exactly one value.
+/// Defines the tests of each format of groups: the dot product equals the sum over
+/// decoded weights, every bit of the codes changes exactly one value, and sums stay
+/// within their bound.
 macro_rules! groups {
     (Groups { $($variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;)* }
         $($others:tt)*) => {
@@ -78,7 +79,7 @@ macro_rules! groups {
 
             proptest! {
                 #[test]
-                fn dot_is_of_what_is_decoded(
+                fn dot_equals_the_sum_over_decoded_weights(
                     bytes in proptest::collection::vec(any::<u8>(), BYTES),
                     q in proptest::collection::vec(-127i8..=127, 32),
                 ) {
@@ -124,8 +125,7 @@ macro_rules! groups {
 }
 muser_quant::formats!(groups);
 
-/// Every bit of a block reaches exactly one code, scale, minimum or factor:
-/// the diagram covers the block and nothing overlaps.
+/// Every bit of the codes belongs to exactly one code.
 #[test]
 fn every_code_bit_is_used_once() {
     for bit in 0..128 * 8 {

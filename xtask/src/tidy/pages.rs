@@ -65,7 +65,7 @@ fn constants() -> Vec<(String, String)> {
             all.push(bits(format!("{name}[{i}]"), x));
         }
     }
-    all.push(("LANES".to_owned(), reduce::LANES.to_string()));
+    all.push(("PARTIALS".to_owned(), reduce::PARTIALS.to_string()));
     all.push(("CHUNK".to_owned(), attention::CHUNK.to_string()));
     all.push(("QK".to_owned(), muser_quant::QK.to_string()));
     all.push((

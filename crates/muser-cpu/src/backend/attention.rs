@@ -1,53 +1,53 @@
-//! Storing K and V, and the strict lane's attention, cut for the team.
+//! Storing K and V, and the strict lane's attention, cut into tasks for the team.
 //!
-//! All sequences of a batch are one pool of work. A query row and a KV head are a
-//! task; where one task would be longer than a thread's share, as at decode with
-//! a long context, rows are cut by chunks too. What is computed does not depend
-//! on it: a chunk's part is the same on any thread, and parts are merged in
-//! order.
+//! The tasks of all sequences in a batch are one pool. A task is one query row with one
+//! KV head. Where one task would be longer than a thread's share, as at decode with a
+//! long context, rows are also cut by chunks. The cut does not change the result: a
+//! chunk's partial result is the same on any thread, and they are merged in order.
 
 use super::{Batch, Cpu, Shared};
-use crate::kernels::attention::{Span, part_len};
+use crate::kernels::attention::{ChunkSpan, part_len};
 use crate::kv::{Layer, PAD};
 use crate::rows::{for_chunks, for_parts};
 use muser_ops::attention::CHUNK;
 use muser_ops::{Attention, OpError, Subset};
 use std::ops::Range;
 
-/// A context of fewer chunks is not cut: a second dispatch costs more.
+/// The number of chunks from which on a context is cut. For fewer chunks the second
+/// dispatch, which merges them, would cost more than the cut gains.
 const CUT_FROM: usize = 8;
-/// Tasks a thread when it is cut: one that falls behind holds the others up for
-/// a fraction.
+/// The number of tasks for each thread when a context is cut. With several, the others
+/// wait only for a fraction of the work of a thread that has fallen behind.
 const TASKS: usize = 4;
-/// Values of K that are stored without the team: handing tasks out would cost
-/// more.
+/// The number of values of K below which the caller stores them itself: giving tasks to
+/// the team would cost more.
 const STORE_ALONE: usize = 16 << 10;
 
-/// Rows of one KV head that go to one page.
+/// The rows of one KV head that are stored in one page.
 struct Store<'a> {
     k: &'a mut [u16],
     v: &'a mut [u16],
     head: usize,
-    /// Rows of the batch.
+    /// The rows of the batch.
     rows: Range<usize>,
-    /// The place of the first row in the page.
+    /// The slot of the first row in the page.
     slot: usize,
 }
 
-/// One query row: its position, and its sequence's pages.
+/// A query row: its position, and the pages of its sequence.
 struct Query<'a> {
     p: usize,
     kv: &'a Layer,
 }
 
 impl Query<'_> {
-    /// Chunks with a visible position.
+    /// The chunks that have a position visible to the query.
     fn chunks(&self, desc: &Attention) -> Range<usize> {
         desc.first_visible(self.p) / CHUNK..self.p / CHUNK + 1
     }
 }
 
-/// The rows of a subset, in order.
+/// Returns the query rows of a subset, in order.
 fn queries<'a>(
     batch: &'a Batch<'_>,
     layer: usize,
@@ -108,7 +108,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Attention of the subset's rows, which `q` and `out` hold.
+    /// Computes attention of the subset's rows. `q` and `out` hold these rows only.
     pub(super) fn attention_strict(
         &self,
         batch: &Batch<'_>,
@@ -136,7 +136,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// The same with rows cut into spans of at most `length` chunks.
+    /// Computes attention with each row's context cut into spans of at most `length`
+    /// chunks, and merges the partial results.
     fn attention_cut(
         &self,
         queries: &[Query<'_>],
@@ -148,7 +149,7 @@ impl Cpu {
         let (d, heads) = (desc.head_dim, desc.kv_heads);
         let (group, padded) = (desc.heads / heads, d.next_multiple_of(PAD));
         let (row, part) = (group * d, part_len(group, padded));
-        // Parts lie one after the other by row, KV head and chunk.
+        // The order of the partial results: by row, then KV head, then chunk.
         let (mut tasks, mut ends, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         let mut end = 0;
         for (r, of) in queries.iter().enumerate() {
@@ -171,7 +172,7 @@ impl Cpu {
             let (r, head, chunks) = tasks[i].clone();
             let Query { p, kv } = queries[r];
             let q = &q[(r * heads + head) * row..][..row];
-            let span = Span { p, chunks };
+            let span = ChunkSpan { p, chunks };
             self.table
                 .attention_span(desc, &span, q, &kv.head(head), out);
         });

@@ -1,4 +1,4 @@
-//! What the pinned lane cuts otherwise than the strict one.
+//! Operations whose tasks are cut differently in the pinned lane.
 
 use super::{Cpu, Shared};
 use crate::kernels::pinned::attention::{Queries, Single};
@@ -7,11 +7,13 @@ use crate::rows::{for_chunks, for_parts};
 use muser_ops::pinned::attention::{Form, form, tiles};
 use muser_ops::{Attention, Profile};
 
-/// Values in one task of an operation that calls the math library for each.
+/// The number of values in one task of an operation that computes one of the math
+/// library's functions for each.
 pub(super) const TASK_CALLS: usize = 1 << 10;
 
 impl Cpu {
-    /// Attention, in the form that its rows take.
+    /// Computes attention of the rows in `q`, which begin at position `first`, in the
+    /// form that their number chooses.
     pub(super) fn attention_pinned(
         &self,
         profile: Profile,
@@ -30,7 +32,7 @@ impl Cpu {
             Form::Tiled => {
                 let Shared { team, operands } = shared;
                 let tiles = tiles(desc.heads, rows, self.threads);
-                // Tiles lie one after the other by head and row.
+                // The order of the tiles in `by_head`: by head, then row.
                 let by_head = &mut operands.by_head;
                 by_head.resize(q.len(), 0.0);
                 let end_of =
@@ -67,8 +69,8 @@ impl Cpu {
         });
     }
 
-    /// The SiLU product: a long single row is cut at whole vectors, rows of a
-    /// batch are tasks.
+    /// Computes the SiLU product. A single row is cut at whole vectors of the profile;
+    /// of a batch, each row is a task.
     pub(super) fn silu_product_pinned(
         &self,
         profile: Profile,
@@ -81,7 +83,7 @@ impl Cpu {
         } else {
             width
         };
-        let whole_of_row = width / profile.lanes() * profile.lanes();
+        let whole_of_row = width / profile.vector_width() * profile.vector_width();
         for_chunks(&mut self.lock().team, gate, chunk, |i, gate| {
             let at = i * chunk;
             let whole = (whole_of_row - (at % width).min(whole_of_row)).min(gate.len());

@@ -1,4 +1,5 @@
-//! Projection sets: the operands that the rungs read, and the rungs.
+//! Projection sets: converts the input to the forms that the kernels read, and runs the
+//! kernels that the ladder chooses.
 
 use super::{Cpu, Operands, Shared, TASK_VALUES};
 use crate::kernels::pinned::float::Order;
@@ -16,15 +17,15 @@ use std::ops::Range;
 /// The formats that the pinned lane rounds activations to.
 const ROUNDED: [DType; 2] = [DType::F16, DType::BF16];
 
-/// One rung of a product: its kernel and its columns.
-struct Step<'a> {
+/// A piece of a product: some of its columns, with the kernel of their rung.
+struct Piece<'a> {
     rung: &'static Rung,
     product: &'a Product,
     columns: Range<usize>,
 }
 
 impl Cpu {
-    /// A projection set over `columns` vectors.
+    /// Computes a projection set over the `columns` vectors in `x`.
     pub(super) fn project_set(
         &self,
         columns: usize,
@@ -32,19 +33,19 @@ impl Cpu {
         x: &[f32],
         outputs: &mut [Output<'_>],
     ) {
-        let step = |w: &Weight, (rung, columns): (&'static Rung, Range<usize>)| {
+        let piece = |w: &Weight, (rung, columns): (&'static Rung, Range<usize>)| {
             let product = self.table.product(rung.family, w.dtype());
-            Step {
+            Piece {
                 rung,
                 product: product.expect("a test of the ladder: every rung has its kernel"),
                 columns,
             }
         };
-        let plan = |w: &Weight| -> Vec<Step<'_>> {
+        let pieces_of = |w: &Weight| -> Vec<Piece<'_>> {
             let rungs = rungs(self.lane, w.dtype(), w.rows(), columns);
-            rungs.map(|rung| step(w, rung)).collect()
+            rungs.map(|rung| piece(w, rung)).collect()
         };
-        let plans: Vec<Vec<Step<'_>>> = set.iter().map(plan).collect();
+        let pieces: Vec<Vec<Piece<'_>>> = set.iter().map(pieces_of).collect();
         let shared = &mut *self.lock();
         self.prepare(shared, set, x);
         let Shared { team, operands } = shared;
@@ -59,13 +60,13 @@ impl Cpu {
             let w = &set[which];
             let n = w.row_bytes();
             let bytes = &w.bytes()[range.start * n..range.end * n];
-            for step in &plans[which] {
-                input.run(step, bytes, &mut tile.after(step.columns.start));
+            for piece in &pieces[which] {
+                input.run(piece, bytes, &mut tile.after(piece.columns.start));
             }
         });
     }
 
-    /// Quantises and rounds what the rungs will read.
+    /// Quantises and rounds the input to every form that the set's kernels read.
     fn prepare(&self, shared: &mut Shared, set: &[Weight], x: &[f32]) {
         let meets = |arithmetic| set.iter().any(|w| w.dtype().arithmetic() == arithmetic);
         if meets(Arithmetic::Superblocks) {
@@ -89,7 +90,7 @@ impl Cpu {
         }
     }
 
-    /// Quantises vectors into the room.
+    /// Quantises the vectors in `x` to blocks of 256 values.
     fn quantize(&self, shared: &mut Shared, x: &[f32]) {
         let x = x.as_chunks::<QK>().0;
         let Shared { team, operands } = shared;
@@ -102,8 +103,8 @@ impl Cpu {
         });
     }
 
-    /// Quantises vectors of `cols` values by groups into the room, each filled up
-    /// with zeros to whole blocks of 256.
+    /// Quantises the vectors of `cols` values in `x` to groups of 32 values, each vector
+    /// padded with zeros to a multiple of 256 values.
     fn quantize_groups(&self, shared: &mut Shared, cols: usize, x: &[f32]) {
         let folds = cols.div_ceil(QK);
         let Shared { team, operands } = shared;
@@ -126,10 +127,10 @@ impl Cpu {
     }
 }
 
-/// A set's input in every form that its rungs need.
+/// The input of a projection set in every form that its kernels read.
 struct Input<'a> {
     table: &'a KernelTable,
-    /// Of the pinned lane.
+    /// The profile of the pinned lane.
     profile: Option<Profile>,
     operands: &'a Operands,
     x: &'a [f32],
@@ -137,37 +138,40 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// The columns `columns` of a tile, whose own column 0 is the first of them.
-    fn run(&self, step: &Step<'_>, w: &[u8], tile: &mut Tile<'_>) {
-        let (cols, n) = (self.cols, step.columns.len());
-        self.table.called(step.product.name);
-        match step.product.kernel {
+    /// Computes one piece of a product for a tile of rows, whose bytes are `w`. Column 0
+    /// of the tile is the first column of the piece.
+    fn run(&self, piece: &Piece<'_>, w: &[u8], tile: &mut Tile<'_>) {
+        let (cols, n) = (self.cols, piece.columns.len());
+        self.table.called(piece.product.name);
+        match piece.product.kernel {
             Kernel::Superblocks(kernel) => {
                 let blocks = cols / QK;
-                let x = &self.operands.quantized[step.columns.start * blocks..];
+                let x = &self.operands.quantized[piece.columns.start * blocks..];
                 kernel(w, x, blocks, n, tile);
             }
             Kernel::Groups(kernel) => {
                 let folds = cols.div_ceil(QK);
-                let x = &self.operands.groups[step.columns.start * folds..];
+                let x = &self.operands.groups[piece.columns.start * folds..];
                 kernel(w, x, cols, n, tile);
             }
             Kernel::Floats(kernel) => {
-                kernel(w, &self.x[step.columns.start * cols..], cols, n, tile)
+                kernel(w, &self.x[piece.columns.start * cols..], cols, n, tile)
             }
             Kernel::OrderedFloats(kernel) => {
-                let profile = self.profile.expect("its rungs are the pinned lane's");
+                let profile = self
+                    .profile
+                    .expect("only rungs of the pinned lane have such kernels");
                 let order = Order {
                     profile,
-                    by_lanes: step.rung.route == Some(Route::TinyBlas),
+                    tiny_blas: piece.rung.route == Some(Route::TinyBlas),
                 };
-                let x = self.rounded(step.product.dtype);
-                kernel(w, &x[step.columns.start * cols..], cols, n, order, tile);
+                let x = self.rounded(piece.product.dtype);
+                kernel(w, &x[piece.columns.start * cols..], cols, n, order, tile);
             }
         }
     }
 
-    /// The input as float weights of the pinned lane meet it.
+    /// The input as the pinned lane multiplies it with float weights of this format.
     fn rounded(&self, dtype: DType) -> &[f32] {
         let [f16, bf16] = &self.operands.rounded;
         let rounded = ROUNDED.into_iter().zip([f16, bf16]);

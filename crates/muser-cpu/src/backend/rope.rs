@@ -1,4 +1,5 @@
-//! Rotary encoding: tables of 64 positions, made when one of them first occurs.
+//! Rotary encoding, with tables of angles that are computed on demand for 64 positions
+//! at a time.
 
 use super::Cpu;
 use crate::buffer::Buffer;
@@ -9,20 +10,23 @@ use muser_ops::{Lane, OpError, Plan, RopeFrequencies, RopeSpec, RopeTable, Subse
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-/// A rotary encoding and the angles computed so far.
+/// A rotary encoding of the CPU backend, with the angles computed so far.
 ///
-/// All passes, layers and sequences share them. A page of 64 positions is 32 KB
-/// at 64 pairs; what a context of 131,072 takes when full, 64 MB, is below a
+/// All passes, layers and sequences share the angles. A table of 64 positions takes 32
+/// KB at 64 pairs. A full context of 131,072 positions takes 64 MB, less than a
 /// hundredth of its K and V.
 #[derive(Debug)]
 pub struct Rope {
     frequencies: RopeFrequencies,
-    /// By position / 64.
+    /// The tables, by position / 64.
     pages: RwLock<HashMap<usize, RopeTable>>,
 }
 
 impl Rope {
-    /// Refuses the heads that the lane does not cover.
+    /// Computes the frequencies.
+    ///
+    /// # Errors
+    /// The lane does not cover the head size.
     pub(super) fn new(lane: Lane, rope: RopeSpec) -> Result<Self, OpError> {
         match lane {
             Lane::Strict => {}
@@ -34,7 +38,7 @@ impl Rope {
         })
     }
 
-    /// Computes the pages of these positions that nobody has computed.
+    /// Computes the tables of these positions that do not exist yet.
     fn make(&self, positions: impl Iterator<Item = usize>) {
         let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
         let mut missing: Vec<usize> = positions
@@ -56,7 +60,7 @@ impl Rope {
 }
 
 impl Cpu {
-    /// Rotates each head of the subset's rows by its position.
+    /// Rotates each head of the subset's rows by the angles of the row's position.
     pub(super) fn rotate(
         &self,
         plan: &Plan,

@@ -1,45 +1,45 @@
-//! Attention of all query heads of one KV head, for one position.
+//! Attention of all query heads that share one KV head, for one position.
 //!
-//! Contract: [`muser_ops::attention`]. The cache is read chunk by chunk, and
-//! each value of K or V that is converted from f16 serves all the heads of a
-//! block (16 query heads share one KV head in the 30B model).
+//! Contract: [`muser_ops::attention`]. The cache is read chunk by chunk. Each value of K or
+//! V is converted from f16 once for all heads of a block (in the 30B model, 16 query heads
+//! share a KV head).
 //!
 //! ```text
 //! chunk c, ascending:
 //!   for a block of heads H:
-//!     scores   lanes are positions: for d: acc[h][t] = fma(q[h][d], k[d][t])
-//!     m, p     per head: max over the visible lanes, exp of the difference
-//!     o_c      lanes are dimensions: for t: acc[h][d] = fma(p[h][t], v[t][d])
+//!     scores   elements are positions: for d: acc[h][t] = fma(q[h][d], k[d][t])
+//!     m, p     per head: max over the visible positions, exp of the difference
+//!     o_c      elements are dimensions: for t: acc[h][d] = fma(p[h][t], v[t][d])
 //!     merge into the running m, l, o
 //! ```
 //!
-//! No lane is ever added to another: the ascending chains of the contract run
-//! in each lane, vectorised across positions or across dimensions. Positions
-//! that are not visible get a score of -inf before the maximum and are left
-//! out of the sums.
+//! No vector element is added to another: each element computes one of the contract's
+//! ascending chains, of a position or of a dimension. Positions that are not visible get
+//! the score -inf before the maximum, and are skipped in the sums.
 //!
-//! A long context is also cut by chunks ([`Span`]): what a chunk gives (m, l, o)
-//! does not depend on the others, so several threads compute the chunks of one
-//! head and a second dispatch merges them, a head a task, in the same order.
+//! A long context can be cut by chunks ([`ChunkSpan`]). The partial result of a chunk
+//! (m, l, o) does not depend on the other chunks, so several threads compute the chunks of
+//! one head, and a second dispatch, with a task for each head, merges them in order.
 //!
-//! Traffic: 2 · 64 · d f16 values a chunk, once for each KV head and query
-//! position; at 2 heads of 128, 64 KB of cache a chunk. Cut by chunks, (d + 2)
-//! f32 values a chunk and query head are written and read again: a quarter more
-//! each way where 16 query heads share a KV head.
+//! Traffic: 2 · 64 · d f16 values for each chunk, KV head and query position; with 2 KV
+//! heads of 128, 64 KB of cache for a chunk. A cut by chunks also writes and reads (d + 2)
+//! f32 values for each chunk and query head: a quarter more each way where 16 query heads
+//! share a KV head.
 
 use muser_levels::levels;
 use std::ops::Range;
 
-/// Some chunks of one head's context.
+/// A span of chunks in the context of one query.
 #[derive(Clone, Debug)]
-pub(crate) struct Span {
+pub(crate) struct ChunkSpan {
     /// The query's position.
     pub(crate) p: usize,
-    /// The chunks, each with a visible position.
+    /// The chunks, each of which has a visible position.
     pub(crate) chunks: Range<usize>,
 }
 
-/// Values that a chunk gives for `heads` query heads: o, m and l of each.
+/// The number of values in the partial result of a chunk for `heads` query heads: o, m and
+/// l of each.
 pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
     heads * (padded + 2)
 }
@@ -47,17 +47,17 @@ pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
 /// The kernels of one level.
 #[levels]
 pub(crate) mod kernels {
-    use super::{Span, part_len};
+    use super::{ChunkSpan, part_len};
     use crate::kv::{HeadView, PAD};
     use crate::simd::level as v;
     use muser_ops::Attention;
     use muser_ops::attention::CHUNK;
     use std::ops::Range;
 
-    /// Vectors of positions, or of dimensions, in one block.
+    /// The number of vectors of positions, or of dimensions, in one block.
     const VECTORS: usize = 4;
-    /// Values in one block.
-    const BLOCK: usize = VECTORS * v::LANES;
+    /// The number of values in one block.
+    const BLOCK: usize = VECTORS * v::ELEMENTS;
     const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && PAD.is_multiple_of(BLOCK));
 
     /// The running softmax of one head.
@@ -67,7 +67,7 @@ pub(crate) mod kernels {
         l: f32,
     }
 
-    /// Attention of the heads in `q` at position `p` over one KV head.
+    /// Computes attention of the query heads in `q` at position `p` over one KV head.
     pub(crate) fn attention(
         desc: &Attention,
         p: usize,
@@ -100,11 +100,11 @@ pub(crate) mod kernels {
         }
     }
 
-    /// What each chunk of a span gives, for the heads in `q`: `out` has one
-    /// part a chunk, the heads' o, then m and l of each.
+    /// Computes the partial result of each chunk of a span, for the query heads in `q`.
+    /// `out` has a part for each chunk: o of all heads, then m and l of each head.
     pub(crate) fn attention_span(
         desc: &Attention,
-        span: &Span,
+        span: &ChunkSpan,
         q: &[f32],
         kv: &HeadView<'_>,
         out: &mut [f32],
@@ -133,8 +133,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Merges the parts of a head's chunks: head `head` of `heads` that share
-    /// each part.
+    /// Merges the partial results of one query head's chunks. `head` is its index among the
+    /// `heads` heads of each part.
     pub(crate) fn attention_merge(
         parts: &[f32],
         heads: usize,
@@ -163,7 +163,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// One chunk as a query at `p` sees it.
+    /// One chunk, with the position `p` of the query that reads it.
     struct Place<'a> {
         desc: &'a Attention,
         p: usize,
@@ -172,8 +172,8 @@ pub(crate) mod kernels {
     }
 
     impl Place<'_> {
-        /// Adds the chunk to the running softmax of the heads in `q`, which
-        /// it may begin.
+        /// Merges the chunk into the running softmax of the query heads in `q`, or begins
+        /// it with the chunk if `begin`.
         #[inline]
         fn heads(
             &self,
@@ -215,7 +215,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// One chunk and a block of heads.
+    /// One chunk with a block of query heads.
     struct Block<'a> {
         q: &'a [f32],
         k: &'a [u16],
@@ -226,7 +226,8 @@ pub(crate) mod kernels {
     }
 
     impl Block<'_> {
-        /// Adds the chunk to the running softmax of `H` heads.
+        /// Merges the chunk into the running softmax of `H` query heads, or begins it with
+        /// the chunk if `begin`.
         #[inline]
         fn step<const H: usize>(
             &self,
@@ -261,7 +262,7 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Scores of the visible positions; the others stay -inf.
+        /// Computes the scores of the visible positions. The others are -inf.
         #[inline]
         fn scores<const H: usize>(&self, s: &mut [[f32; CHUNK]; H]) {
             let d = self.q.len() / H;
@@ -276,7 +277,7 @@ pub(crate) mod kernels {
                 for (i, k) in k.iter().enumerate().take(d) {
                     let mut kd = [v::splat(0.0); VECTORS];
                     for (j, kd) in kd.iter_mut().enumerate() {
-                        *kd = v::load_f16(k, base + j * v::LANES);
+                        *kd = v::load_f16(k, base + j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let q = v::splat(q[h][i]);
@@ -287,7 +288,7 @@ pub(crate) mod kernels {
                 }
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        v::store(&mut s[h], base + j * v::LANES, v::mul(acc[h][j], scale));
+                        v::store(&mut s[h], base + j * v::ELEMENTS, v::mul(acc[h][j], scale));
                     }
                 }
             }
@@ -297,27 +298,27 @@ pub(crate) mod kernels {
             }
         }
 
-        /// `exp(s - max s)` in place, and the maximum.
+        /// Replaces the scores by `exp(s - max s)` and returns the maximum.
         #[inline]
         fn exponentials(&self, s: &mut [f32; CHUNK]) -> f32 {
             let mut top = v::load(s, 0);
-            for at in (v::LANES..CHUNK).step_by(v::LANES) {
+            for at in (v::ELEMENTS..CHUNK).step_by(v::ELEMENTS) {
                 top = v::max(top, v::load(s, at));
             }
-            let mut lanes = [0.0; v::LANES];
-            v::store(&mut lanes, 0, top);
-            let m = lanes
+            let mut values = [0.0; v::ELEMENTS];
+            v::store(&mut values, 0, top);
+            let m = values
                 .iter()
                 .fold(f32::NEG_INFINITY, |a, &b| if a > b { a } else { b });
             let mv = v::splat(m);
-            for at in (0..CHUNK).step_by(v::LANES) {
+            for at in (0..CHUNK).step_by(v::ELEMENTS) {
                 let e = v::exp(v::sub(v::load(s, at), mv));
                 v::store(s, at, e);
             }
             m
         }
 
-        /// `o_c` of each head: Σ p_t · v_t over the visible positions.
+        /// Computes `o_c` of each head: Σ p_t · v_t over the visible positions.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {
@@ -326,7 +327,7 @@ pub(crate) mod kernels {
                     let row = &self.value[t * self.padded + base..][..BLOCK];
                     let mut value = [v::splat(0.0); VECTORS];
                     for (j, value) in value.iter_mut().enumerate() {
-                        *value = v::load_f16(row, j * v::LANES);
+                        *value = v::load_f16(row, j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let p = v::splat(p[h][t]);
@@ -337,14 +338,14 @@ pub(crate) mod kernels {
                 }
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        v::store(o, h * self.padded + base + j * v::LANES, acc[h][j]);
+                        v::store(o, h * self.padded + base + j * v::ELEMENTS, acc[h][j]);
                     }
                 }
             }
         }
     }
 
-    /// Merges a chunk's part into the running softmax of one head.
+    /// Merges a chunk's partial result into the running softmax of one head.
     #[inline]
     fn merge(running: &mut Running, part: Running, o: &mut [f32], part_o: &[f32]) {
         let top = if running.m > part.m {
@@ -355,10 +356,10 @@ pub(crate) mod kernels {
         let alpha = v::exp(v::splat(running.m - top));
         let beta = v::exp(v::splat(part.m - top));
         let scaled = v::mul(v::splat(running.l), alpha);
-        let mut l = [0.0; v::LANES];
+        let mut l = [0.0; v::ELEMENTS];
         v::store(&mut l, 0, v::fma(v::splat(part.l), beta, scaled));
         *running = Running { m: top, l: l[0] };
-        for at in (0..o.len()).step_by(v::LANES) {
+        for at in (0..o.len()).step_by(v::ELEMENTS) {
             let scaled = v::mul(v::load(o, at), alpha);
             let merged = v::fma(v::load(part_o, at), beta, scaled);
             v::store(o, at, merged);

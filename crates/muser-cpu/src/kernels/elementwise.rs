@@ -1,26 +1,26 @@
-//! The sigmoid gate, the SiLU product and the soft-capped logits.
+//! Kernels of the sigmoid gate, the SiLU product and the soft cap of logits.
 //!
-//! Contract: [`muser_ops::elementwise`]. Bound by the arithmetic of exp and a
-//! division, about 25 instructions a vector. A tail shorter than a vector goes
-//! through the same instructions in a padded one.
+//! Contract: [`muser_ops::elementwise`]. The time is that of exp and a division, about 25
+//! instructions for a vector. Values after the last whole vector are computed by the same
+//! instructions in a padded vector.
 //!
-//! The kernels named `…_pinned` compute [`muser_ops::pinned::elementwise`]: glibc's
-//! exp in f64, 30 instructions for a vector, and its tanh, 70.
+//! The kernels named `…_pinned` compute [`muser_ops::pinned::elementwise`]: glibc's exp
+//! in f64, 30 instructions for a vector, and its tanh, 70.
 
 use muser_levels::levels;
 
-/// `x_i = f(x_i, y_i)` over both slices, in the vectors of `$v`.
+/// Computes `x_i = f(x_i, y_i)` over both slices, in the vectors of the level `$v`.
 macro_rules! map {
     ($v:ident, $x:expr, $y:expr, $f:expr) => {{
         let (x, y) = ($x, $y);
-        let whole = x.len() / $v::LANES * $v::LANES;
-        for at in (0..whole).step_by($v::LANES) {
+        let whole = x.len() / $v::ELEMENTS * $v::ELEMENTS;
+        for at in (0..whole).step_by($v::ELEMENTS) {
             let value = $f($v::load(x, at), $v::load(y, at));
             $v::store(x, at, value);
         }
         let n = x.len() - whole;
         if n > 0 {
-            let (mut a, mut b) = ([0.0; $v::LANES], [0.0; $v::LANES]);
+            let (mut a, mut b) = ([0.0; $v::ELEMENTS], [0.0; $v::ELEMENTS]);
             a[..n].copy_from_slice(&x[whole..]);
             b[..n].copy_from_slice(&y[whole..whole + n]);
             let value = $f($v::load(&a, 0), $v::load(&b, 0));
@@ -36,32 +36,34 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::{Profile, pinned};
 
+    /// Computes x · sigmoid(g).
     #[inline]
     fn gated(x: v::V, g: v::V) -> v::V {
         v::mul(x, v::sigmoid(g))
     }
 
+    /// Computes silu(g) · u.
     #[inline]
     fn product(g: v::V, u: v::V) -> v::V {
         v::mul(v::silu(g), u)
     }
 
-    /// `x *= sigmoid(gate)`.
+    /// Computes `x *= sigmoid(gate)`.
     pub(crate) fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated);
     }
 
-    /// `gate = silu(gate) * up`.
+    /// Computes `gate = silu(gate) * up`.
     pub(crate) fn silu_product(gate: &mut [f32], up: &[f32]) {
         map!(v, gate, up, product);
     }
 
-    /// Scaled and, with a cap, soft-capped values.
+    /// Scales values and, with a cap, soft-caps them.
     pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<false>(x, scale, cap);
     }
 
-    /// The same in the pinned lane.
+    /// Scales values and, with a cap, soft-caps them, in the pinned lane.
     pub(crate) fn soft_cap_pinned(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<true>(x, scale, cap);
     }
@@ -73,11 +75,11 @@ pub(crate) mod kernels {
             return;
         };
         let inverse = 1.0 / cap;
-        let whole = x.len() / v::LANES * v::LANES;
-        let mut tail = [0.0; v::LANES];
+        let whole = x.len() / v::ELEMENTS * v::ELEMENTS;
+        let mut tail = [0.0; v::ELEMENTS];
         let n = x.len() - whole;
         tail[..n].copy_from_slice(&x[whole..]);
-        for at in (0..whole).step_by(v::LANES) {
+        for at in (0..whole).step_by(v::ELEMENTS) {
             let y = capped::<PINNED>(v::load(x, at), scale, inverse, cap);
             v::store(x, at, y);
         }
@@ -97,7 +99,7 @@ pub(crate) mod kernels {
         v::mul(tanh, v::splat(cap))
     }
 
-    /// `x *= sigmoid(gate)` in the pinned lane.
+    /// Computes `x *= sigmoid(gate)`, in the pinned lane.
     pub(crate) fn sigmoid_gate_pinned(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated_pinned);
     }
@@ -109,8 +111,8 @@ pub(crate) mod kernels {
         v::mul(x, v::div(one, v::add(one, e)))
     }
 
-    /// `gate = silu(gate) * up` in the pinned lane; the first `whole` values
-    /// lie in whole vectors of the profile.
+    /// Computes `gate = silu(gate) * up`, in the pinned lane. The first `whole` values lie
+    /// in whole vectors of the profile, the others follow them.
     pub(crate) fn silu_product_pinned(
         profile: Profile,
         whole: usize,

@@ -1,10 +1,10 @@
-//! Storing K and V of one position as f16.
+//! Stores K and V of one position as f16.
 //!
-//! Rounds to nearest, ties to even. Within a chunk of 64 positions K lies
-//! transposed, `[dimension][position]`, so that attention's scores of many
-//! positions are one vector and need no horizontal sum; V lies `[position]
-//! [dimension]`. The price is paid here: the values of one K go to as many
-//! cache lines as the head has dimensions, 128 writes a head and token.
+//! Values are rounded to nearest, ties to even. Within a chunk of 64 positions, K is
+//! transposed, `[dimension][position]`, so that attention computes the scores of many
+//! positions in one vector, without horizontal sums. V is `[position][dimension]`. The
+//! price of the transposition: the values of one K go to as many cache lines as the head
+//! has dimensions, 128 writes for each head and token.
 
 use muser_levels::levels;
 
@@ -14,8 +14,8 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::attention::CHUNK;
 
-    /// Stores one head's K and V at `slot` of a chunk: K into the column
-    /// `slot` of `k_chunk`, V into `v_row`.
+    /// Stores one head's K and V at `slot` of a chunk: K in position `slot` of every
+    /// dimension of `k_chunk`, V in `v_row`.
     pub(crate) fn kv_store(
         k: &[f32],
         value: &[f32],
@@ -23,12 +23,12 @@ pub(crate) mod kernels {
         k_chunk: &mut [u16],
         v_row: &mut [u16],
     ) {
-        for at in (0..k.len()).step_by(v::LANES) {
-            let n = v::LANES.min(k.len() - at);
-            let (mut kf, mut vf) = ([0.0; v::LANES], [0.0; v::LANES]);
+        for at in (0..k.len()).step_by(v::ELEMENTS) {
+            let n = v::ELEMENTS.min(k.len() - at);
+            let (mut kf, mut vf) = ([0.0; v::ELEMENTS], [0.0; v::ELEMENTS]);
             kf[..n].copy_from_slice(&k[at..at + n]);
             vf[..n].copy_from_slice(&value[at..at + n]);
-            let (mut kh, mut vh) = ([0; v::LANES], [0; v::LANES]);
+            let (mut kh, mut vh) = ([0; v::ELEMENTS], [0; v::ELEMENTS]);
             v::store_f16(&mut kh, 0, v::load(&kf, 0));
             v::store_f16(&mut vh, 0, v::load(&vf, 0));
             for (i, bits) in kh[..n].iter().enumerate() {

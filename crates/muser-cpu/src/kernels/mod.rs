@@ -1,12 +1,12 @@
 //! The kernels, by family and instruction-set level.
 //!
-//! A family that is the same at all levels is a file, written once over the
-//! vocabulary of [`crate::simd`] (`#[levels]`). One whose levels differ is a folder:
-//! `mod.rs` holds its contract, its pseudo-code and its memory traffic, and a file a
-//! level opens with what the instructions cost; what the levels share stands in
-//! `driver.rs`. Kernels are generic over the weight format: `matvec/q4_k/avx512`, a
-//! name of the inventory ([`table`], [`products`]), is the Q4_K of
-//! `matvec/superblocks/avx512.rs`.
+//! A family whose code is the same at all levels is one file, written once over the
+//! functions of [`crate::simd`] (`#[levels]`). A family whose levels differ is a folder:
+//! `mod.rs` has its contract, pseudo-code and memory traffic, each level has a file that
+//! begins with the cost in instructions, and code that the levels share is in
+//! `driver.rs`. Kernels are generic over the weight format: the name
+//! `matvec/q4_k/avx512` of the inventory ([`table`], [`products`]) means the function of
+//! `matvec/superblocks/avx512.rs` for Q4_K.
 
 pub(crate) mod attention;
 pub(crate) mod codes;

@@ -1,14 +1,13 @@
-//! RMS norms: a row, the heads of a row, and the residual tail.
+//! RMS norms of a row, of the heads of a row, and of a row that is added to another.
 //!
-//! Contract: [`muser_ops::norm`], and [`muser_ops::pinned::norm`] for the
-//! kernels named `…_pinned`, which differ in the sum of squares alone: a chain
-//! of f64 additions, four of them side by side where there are heads.
-//! The sum of squares runs in 256 lanes, 256 /
-//! LANES accumulators, so no level waits for the latency of its fma; the row is
-//! read twice, the second time from L1.
+//! Contract: [`muser_ops::norm`], and [`muser_ops::pinned::norm`] for the kernels named
+//! `…_pinned`. The two differ in the sum of squares alone. The strict lane has 256
+//! partial sums, in 256 / `ELEMENTS` accumulators, so that no level waits for the
+//! latency of an fma. The pinned lane has a chain of f64 additions; the chains of four
+//! heads are computed side by side. The row is read twice, the second time from L1.
 //!
-//! Traffic: 4 bytes a value in, 4 out, and 4 of weight; 6,656 values are 26 KB
-//! each, L1 and L2 at work, not memory.
+//! Traffic: for each value, 4 bytes read, 4 bytes written, and 4 bytes of weight. 6,656
+//! values are 26 KB each, which stay in L1 and L2.
 
 use muser_levels::levels;
 
@@ -18,16 +17,17 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::{norm, pinned, reduce};
 
-    const VECTORS: usize = reduce::LANES / v::LANES;
+    /// The number of vectors that hold the partial sums.
+    const VECTORS: usize = reduce::PARTIALS / v::ELEMENTS;
 
-    /// 1 / sqrt(mean of squares + eps).
+    /// Computes the factor of a norm, 1 / sqrt(mean of squares + eps).
     #[inline]
     fn scale(x: &[f32], eps: f32) -> f32 {
         let mut acc = [v::splat(0.0); VECTORS];
-        let (blocks, rest) = x.as_chunks::<{ reduce::LANES }>();
+        let (blocks, rest) = x.as_chunks::<{ reduce::PARTIALS }>();
         for block in blocks {
             for (i, a) in acc.iter_mut().enumerate() {
-                let y = v::load(block, i * v::LANES);
+                let y = v::load(block, i * v::ELEMENTS);
                 *a = v::fma(y, y, *a);
             }
         }
@@ -36,10 +36,10 @@ pub(crate) mod kernels {
             if at >= rest.len() {
                 break;
             }
-            // A square is never -0, so adding the square of a missing
-            // value changes nothing.
-            let mut y = [0.0; v::LANES];
-            let n = v::LANES.min(rest.len() - at);
+            // A square is never -0, so adding the square of a padding zero changes
+            // nothing.
+            let mut y = [0.0; v::ELEMENTS];
+            let n = v::ELEMENTS.min(rest.len() - at);
             y[..n].copy_from_slice(&rest[at..at + n]);
             let y = v::load(&y, 0);
             *a = v::fma(y, y, *a);
@@ -52,10 +52,10 @@ pub(crate) mod kernels {
             }
             width /= 2;
         }
-        norm::scale(v::halve_lanes(acc[0]), x.len(), eps)
+        norm::scale(v::halve(acc[0]), x.len(), eps)
     }
 
-    /// The pinned lane's factors of four rows.
+    /// Computes the pinned lane's factors of four rows.
     #[inline]
     fn scales_pinned(rows: [&[f32]; 4], eps: f32) -> [f32; 4] {
         let mut sums = [0.0f64; 4];
@@ -68,24 +68,24 @@ pub(crate) mod kernels {
         sums.map(|sum| pinned::norm::factor(sum, n, eps))
     }
 
-    /// `out = norm(x)`, with or without weights.
+    /// Computes `out = norm(x)`, with or without weights.
     pub(crate) fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
         scaled(x, scale(x, eps), weight, out);
     }
 
-    /// The same in the pinned lane.
+    /// Computes `out = norm(x)`, in the pinned lane.
     pub(crate) fn rms_norm_pinned(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
         scaled(x, pinned::norm::scale(x, eps), weight, out);
     }
 
-    /// `out = (x · r) · w`.
+    /// Computes `out = (x · r) · w`.
     #[inline]
     fn scaled(x: &[f32], r: f32, weight: Option<&[f32]>, out: &mut [f32]) {
         let rv = v::splat(r);
-        let whole = x.len() / v::LANES * v::LANES;
+        let whole = x.len() / v::ELEMENTS * v::ELEMENTS;
         match weight {
             Some(w) => {
-                for at in (0..whole).step_by(v::LANES) {
+                for at in (0..whole).step_by(v::ELEMENTS) {
                     let y = v::mul(v::mul(v::load(x, at), rv), v::load(w, at));
                     v::store(out, at, y);
                 }
@@ -94,7 +94,7 @@ pub(crate) mod kernels {
                 }
             }
             None => {
-                for at in (0..whole).step_by(v::LANES) {
+                for at in (0..whole).step_by(v::ELEMENTS) {
                     v::store(out, at, v::mul(v::load(x, at), rv));
                 }
                 for at in whole..x.len() {
@@ -104,19 +104,19 @@ pub(crate) mod kernels {
         }
     }
 
-    /// `x = norm(x)` of each head.
+    /// Computes `x = norm(x)` for each head.
     pub(crate) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
         for head in x.chunks_exact_mut(weight.len()) {
             scaled_head(head, scale(head, eps), weight);
         }
     }
 
-    /// The same in the pinned lane.
+    /// Computes `x = norm(x)` for each head, in the pinned lane.
     pub(crate) fn head_norm_pinned(x: &mut [f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for heads in x.chunks_mut(4 * d) {
             let count = heads.len() / d;
-            // Missing heads repeat the last.
+            // Where fewer than four heads are left, the last one is repeated.
             let of = |h: usize| &heads[h.min(count - 1) * d..][..d];
             let scales = scales_pinned([of(0), of(1), of(2), of(3)], eps);
             for (head, r) in heads.chunks_exact_mut(d).zip(scales) {
@@ -125,12 +125,12 @@ pub(crate) mod kernels {
         }
     }
 
-    /// `x = (x · r) · w`.
+    /// Computes `x = (x · r) · w`.
     #[inline]
     fn scaled_head(head: &mut [f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);
-        let whole = head.len() / v::LANES * v::LANES;
-        for at in (0..whole).step_by(v::LANES) {
+        let whole = head.len() / v::ELEMENTS * v::ELEMENTS;
+        for at in (0..whole).step_by(v::ELEMENTS) {
             let y = v::mul(v::mul(v::load(head, at), rv), v::load(weight, at));
             v::store(head, at, y);
         }
@@ -139,22 +139,22 @@ pub(crate) mod kernels {
         }
     }
 
-    /// `x += norm(y)`.
+    /// Computes `x += norm(y)`.
     pub(crate) fn add_rms_norm(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
         add_scaled(x, y, scale(y, eps), weight);
     }
 
-    /// The same in the pinned lane.
+    /// Computes `x += norm(y)`, in the pinned lane.
     pub(crate) fn add_rms_norm_pinned(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
         add_scaled(x, y, pinned::norm::scale(y, eps), weight);
     }
 
-    /// `x += (y · r) · w`.
+    /// Computes `x += (y · r) · w`.
     #[inline]
     fn add_scaled(x: &mut [f32], y: &[f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);
-        let whole = y.len() / v::LANES * v::LANES;
-        for at in (0..whole).step_by(v::LANES) {
+        let whole = y.len() / v::ELEMENTS * v::ELEMENTS;
+        for at in (0..whole).step_by(v::ELEMENTS) {
             let n = v::mul(v::mul(v::load(y, at), rv), v::load(weight, at));
             v::store(x, at, v::add(v::load(x, at), n));
         }

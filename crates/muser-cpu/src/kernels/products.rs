@@ -1,8 +1,8 @@
-//! The products of one level: every family with every format that it has.
+//! The product kernels of one level: every family with each of its formats.
 //!
-//! Families of the strict lane have every format of their arithmetic, by the table
-//! of formats. Families of the pinned lane have what is listed here: llama.cpp's
-//! arithmetic of a format is nobody else's.
+//! A family of the strict lane has every format of its arithmetic, from the table of
+//! formats. The formats of the pinned lane's families are listed here by hand, because
+//! llama.cpp's arithmetic differs from format to format.
 
 use super::pinned::float::Order;
 use super::quantize::{Block, Groups};
@@ -11,38 +11,41 @@ use crate::rows::Tile;
 use muser_levels::levels;
 use muser_quant::DType;
 
-/// A kernel of a tile of rows (bytes) with some columns of activations: blocks a
-/// column, columns, the tile.
+/// A kernel for rows of superblocks. Arguments: the bytes of the rows, the quantised
+/// columns, the blocks in a column, the number of columns, and the tile to write.
 pub(crate) type OfSuperblocks = fn(&[u8], &[Block], usize, usize, &mut Tile<'_>);
-/// The same of groups: values a column, columns, the tile.
+/// A kernel for rows of groups. Arguments: the bytes of the rows, the quantised columns,
+/// the values in a column, the number of columns, and the tile to write.
 pub(crate) type OfGroups = fn(&[u8], &[Groups], usize, usize, &mut Tile<'_>);
-/// The same of floats: values a column, columns, the tile.
+/// A kernel for rows of floats. Arguments: the bytes of the rows, the columns, the values
+/// in a column, the number of columns, and the tile to write.
 pub(crate) type OfFloats = fn(&[u8], &[f32], usize, usize, &mut Tile<'_>);
-/// The same of floats in one of the pinned lane's orders.
+/// A kernel for rows of floats in one of the pinned lane's orders. Arguments: as
+/// [`OfFloats`], with the order before the tile.
 pub(crate) type OfOrderedFloats = fn(&[u8], &[f32], usize, usize, Order, &mut Tile<'_>);
 
-/// A kernel, by what its weights meet.
+/// A product kernel, by the form of the activations that it reads.
 #[derive(Clone, Copy)]
 pub(crate) enum Kernel {
-    /// Groups of 32 activations.
+    /// Activations quantised in groups of 32.
     Groups(OfGroups),
-    /// Blocks of 256 activations.
+    /// Activations quantised in blocks of 256.
     Superblocks(OfSuperblocks),
-    /// Activations as they are.
+    /// Activations in f32.
     Floats(OfFloats),
-    /// Activations rounded to the format of the weights, or as they are for F32.
+    /// Activations in f32, rounded to the precision of the weights.
     OrderedFloats(OfOrderedFloats),
 }
 
-/// A product of the inventory.
+/// A product kernel of the inventory.
 pub(crate) struct Product {
-    /// The family.
+    /// The kernel's family.
     pub(crate) family: Family,
     /// The format of the weights.
     pub(crate) dtype: DType,
-    /// The name, without the level.
+    /// The kernel's name, without the level.
     pub(crate) name: &'static str,
-    /// The kernel.
+    /// The function.
     pub(crate) kernel: Kernel,
 }
 
@@ -60,7 +63,7 @@ pub(crate) mod kernels {
     use crate::ladder::Family;
     use muser_quant::{DType, bf16, f16, f32, formats, q4_k, q5_k, q6_k};
 
-    /// The products of this level.
+    /// Lists the product kernels of this level.
     pub(crate) fn products() -> Vec<Product> {
         let mut all = Vec::new();
         let mut add = |family, dtype, name, kernel| {
@@ -156,19 +159,19 @@ pub(crate) mod kernels {
             Kernel::Superblocks(slab::<q4_k::BlockQ4K, { q4_k::BYTES }, { link::FOURS }>),
         );
         add(
-            Family::Lanes,
+            Family::Narrow,
             DType::Q4K,
             "lanes/q4_k",
-            Kernel::Superblocks(narrow::<q4_k::BlockQ4K, { q4_k::BYTES }, { minima::LANES }>),
+            Kernel::Superblocks(narrow::<q4_k::BlockQ4K, { q4_k::BYTES }, { minima::FOUR_CHAINS }>),
         );
         add(
-            Family::Lanes,
+            Family::Narrow,
             DType::Q5K,
             "lanes/q5_k",
-            Kernel::Superblocks(narrow::<q5_k::BlockQ5K, { q5_k::BYTES }, { minima::CHAIN }>),
+            Kernel::Superblocks(narrow::<q5_k::BlockQ5K, { q5_k::BYTES }, { minima::ONE_CHAIN }>),
         );
         add(
-            Family::Lanes,
+            Family::Narrow,
             DType::Q6K,
             "lanes/q6_k",
             Kernel::Superblocks(narrow::<q6_k::BlockQ6K, { q6_k::BYTES }, { minima::NONE }>),

@@ -2,9 +2,8 @@
 //!
 //! Contract: [`muser_ops::rope`](mod@muser_ops::rope), and
 //! [`muser_ops::pinned::rope`](mod@muser_ops::pinned::rope) for the kernel
-//! named `rope_pinned`. Pairs are neighbours, so
-//! a vector holds whole pairs: angles are doubled by a permutation and the
-//! neighbour comes by a shuffle.
+//! named `rope_pinned`. The two values of a pair are neighbours, so a vector holds whole
+//! pairs: a permutation doubles each angle, and a shuffle swaps the values of a pair.
 
 use muser_levels::levels;
 
@@ -13,7 +12,7 @@ use muser_levels::levels;
 pub(crate) mod kernels {
     use crate::simd::level as v;
 
-    /// Turns every head of `x` by the angles of one position.
+    /// Rotates every head of `x` by the angles of one position.
     pub(crate) fn rope(x: &mut [f32], cos: &[f32], sin: &[f32]) {
         for head in x.chunks_exact_mut(2 * cos.len()) {
             for p in v::rotate_pairs(head, cos, sin)..cos.len() {
@@ -24,8 +23,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// The same in the pinned lane, a pair at a time: a few hundred fused
-    /// operations a token and layer.
+    /// Rotates every head of `x`, in the pinned lane. It computes one pair at a time: a
+    /// few hundred fused operations for each token and layer.
     pub(crate) fn rope_pinned(x: &mut [f32], cos: &[f32], sin: &[f32]) {
         for head in x.chunks_exact_mut(2 * cos.len()) {
             for ((pair, &c), &s) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {

@@ -10,9 +10,10 @@ use std::hint::black_box;
 use std::ops::DerefMut;
 use std::time::Instant;
 
-/// Bytes read by one task.
+/// The number of bytes that one task reads.
 const TASK: usize = 1 << 20;
-/// Passes over the buffer. The first one is slower: clocks and threads start.
+/// The number of passes over the buffer. The first one is slower, because the clock
+/// frequency rises and threads wake up.
 const PASSES: usize = 5;
 
 /// Measures the bandwidth, in bytes a second, at which the team reads a buffer
@@ -22,8 +23,8 @@ pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64
     const { assert!(TASK.is_multiple_of(STEP)) };
     let bytes = bytes.next_multiple_of(TASK);
     let mut data = buffer(bytes);
-    // The team writes first: every page then exists, on the memory node of a
-    // thread that reads.
+    // The team writes first, so that every page exists, on the NUMA node of a thread
+    // that will read.
     for_chunks(team, &mut data, TASK, |i, part| part.fill(i as u8 | 1));
     let data: &[u8] = &data;
     let seconds = (0..PASSES).map(|_| {
@@ -43,7 +44,7 @@ fn buffer(bytes: usize) -> Box<dyn DerefMut<Target = [u8]>> {
     let Ok(map) = MmapMut::map_anon(bytes) else {
         return Box::new(vec![0; bytes]);
     };
-    // Advice only: where it is refused, the result is lower, not wrong.
+    // If the system refuses the advice, the measured bandwidth is lower, not wrong.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
     Box::new(map)

@@ -1,4 +1,4 @@
-//! The size of a buffer that no cache holds.
+//! Finds the size of a buffer that no cache holds.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ pub fn beyond_caches() -> usize {
     (4 * largest.unwrap_or(0)).max(256 << 20)
 }
 
-/// The largest cache under `root`, which is laid out like Linux's `…/cpu0/cache`.
+/// Returns the size of the largest cache under `root`, which is laid out like Linux's
+/// `…/cpu0/cache`.
 fn largest(root: &Path) -> Option<usize> {
     let entries = std::fs::read_dir(root).ok()?.flatten();
     let size = |path: &Path| {
@@ -22,7 +23,7 @@ fn largest(root: &Path) -> Option<usize> {
             "M" => 1 << 20,
             _ => return None,
         };
-        // A machine with more than a terabyte of cache is a broken file.
+        // More than a terabyte of cache is an error in the file.
         let size = number.parse::<usize>().ok()?.checked_mul(unit)?;
         (size <= 1 << 40).then_some(size)
     };
@@ -34,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_cache_counts() {
+    fn the_largest_cache_is_found_and_bad_sizes_are_ignored() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(largest(&root.path().join("none")), None);
         assert_eq!(largest(root.path()), None);

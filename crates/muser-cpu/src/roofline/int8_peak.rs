@@ -6,12 +6,13 @@ use crate::team::Team;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Rounds of one task, about 100 µs: short, so that a thread that starts late
-/// leaves few tasks to the others.
+/// The number of rounds in one task. A task takes about 100 µs: short, so that a thread
+/// that starts late leaves few tasks to the others.
 const ROUNDS: u32 = 30_000;
-/// Tasks of each thread in a pass.
+/// The number of tasks for each thread in a pass.
 const TASKS: usize = 64;
-/// Passes. The first one is slower: clocks and threads start.
+/// The number of passes. The first one is slower, because the clock frequency rises and
+/// threads wake up.
 const PASSES: usize = 5;
 
 /// Measures int8 operations a second, a multiply-add being two: the best of

@@ -1,6 +1,6 @@
-//! What the machine allows: the read bandwidth, which bounds decode, and the
-//! int8 multiply-add rate, which bounds prefill. Both are measured with the
-//! kernels and the thread team of the backend.
+//! Measures the machine's limits: the read bandwidth, which bounds decode, and the int8
+//! multiply-add rate, which bounds prefill. Both use the kernels and the thread team of
+//! the backend.
 
 pub(crate) mod bandwidth;
 mod caches;

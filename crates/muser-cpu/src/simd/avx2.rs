@@ -1,4 +1,4 @@
-//! The avx2 level: vectors of 8 f32, with FMA and F16C.
+//! The avx2 level: vectors of 8 f32, with AVX2, FMA and F16C.
 //!
 //! | name | instruction | Zen 4 / Zen 5 latency | Skylake latency |
 //! |---|---|---|---|
@@ -16,15 +16,16 @@ use muser_levels::level;
 use muser_ops::pinned::glibc;
 use std::arch::x86_64::*;
 
-/// Eight values.
+/// A vector of eight values.
 pub(crate) type V = __m256;
-/// Values in a vector.
-pub(crate) const LANES: usize = 8;
-/// Query heads that attention treats at once: 2 × 4 accumulators, 4 of K or
-/// V, one broadcast, of 16 registers.
+/// The number of elements in a vector.
+pub(crate) const ELEMENTS: usize = 8;
+/// The number of query heads that attention computes at once. They take 2 × 4
+/// accumulators, 4 vectors of K or V and one broadcast, of 16 registers.
 pub(crate) const HEAD_BLOCK: usize = 2;
 
-macro_rules! lanes {
+/// The pointer to `$n` values of a slice from `$at` on, after a check that they exist.
+macro_rules! checked {
     ($x:expr, $at:expr, $n:expr) => {
         $x[$at..][..$n].as_ptr()
     };
@@ -34,7 +35,7 @@ macro_rules! lanes {
 #[level(avx2)]
 pub(crate) fn load(x: &[f32], at: usize) -> V {
     // SAFETY: the slice expression has checked eight values.
-    unsafe { _mm256_loadu_ps(lanes!(x, at, 8)) }
+    unsafe { _mm256_loadu_ps(checked!(x, at, 8)) }
 }
 #[inline]
 #[level(avx2)]
@@ -46,7 +47,7 @@ pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
 #[level(avx2)]
 pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
-    unsafe { _mm256_loadu_ps(lanes!(x, 4 * at, 32).cast()) }
+    unsafe { _mm256_loadu_ps(checked!(x, 4 * at, 32).cast()) }
 }
 #[inline]
 #[level(avx2)]
@@ -63,7 +64,7 @@ pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
 #[level(avx2)]
 pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
     // SAFETY: the slice expression has checked eight values.
-    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(lanes!(x, at, 8).cast()) })
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(checked!(x, at, 8).cast()) })
 }
 #[inline]
 #[level(avx2)]
@@ -72,7 +73,7 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     // SAFETY: the slice expression has checked eight values.
     unsafe { _mm_storeu_si128(x[at..][..8].as_mut_ptr().cast(), half) }
 }
-/// Rounded to f16 and back.
+/// Rounds each element to f16 and converts it back.
 #[inline]
 #[level(avx2)]
 pub(crate) fn half(x: V) -> V {
@@ -103,19 +104,19 @@ pub(crate) fn mul(a: V, b: V) -> V {
 pub(crate) fn div(a: V, b: V) -> V {
     _mm256_div_ps(a, b)
 }
-/// a · b + c, rounded once.
+/// Computes a · b + c in each element, rounded once.
 #[inline]
 #[level(avx2)]
 pub(crate) fn fma(a: V, b: V, c: V) -> V {
     _mm256_fmadd_ps(a, b, c)
 }
-/// a > b ? a : b, lane by lane: the second if they do not compare.
+/// Computes a > b ? a : b in each element: b if either is NaN.
 #[inline]
 #[level(avx2)]
 pub(crate) fn max(a: V, b: V) -> V {
     _mm256_max_ps(a, b)
 }
-/// a < b ? a : b, lane by lane: the second if they do not compare.
+/// Computes a < b ? a : b in each element: b if either is NaN.
 #[inline]
 #[level(avx2)]
 pub(crate) fn min(a: V, b: V) -> V {
@@ -131,7 +132,7 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     _mm256_round_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
-/// `muser_ops::pinned::glibc::expf` in each lane, four f64 at a time.
+/// Computes `muser_ops::pinned::glibc::expf` in each element, four f64 at a time.
 #[inline]
 #[level(avx2)]
 pub(crate) fn exp_glibc(x: V) -> V {
@@ -139,11 +140,12 @@ pub(crate) fn exp_glibc(x: V) -> V {
     let high = exp_f64(_mm256_cvtps_pd(_mm256_extractf128_ps::<1>(x)));
     _mm256_set_m128(_mm256_cvtpd_ps(high), _mm256_cvtpd_ps(low))
 }
+/// Computes glibc's expf in f64, before its result is rounded to f32.
 #[inline]
 #[level(avx2)]
 fn exp_f64(x: __m256d) -> __m256d {
     let [low, high] = glibc::EXP_RANGE;
-    // The second operand of two that do not compare: a NaN stays.
+    // A NaN stays: the instructions return their second operand if either is NaN.
     let x = _mm256_min_pd(_mm256_set1_pd(high), _mm256_max_pd(_mm256_set1_pd(low), x));
     let (scale, shift) = (
         _mm256_set1_pd(glibc::EXP_SCALE),
@@ -168,20 +170,20 @@ fn exp_f64(x: __m256d) -> __m256d {
 pub(crate) fn abs(a: V) -> V {
     _mm256_andnot_ps(_mm256_set1_ps(-0.0), a)
 }
-/// The magnitude of `a` with the sign of `s`.
+/// Combines the magnitude of `a` with the sign of `s`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn copysign(a: V, s: V) -> V {
     let sign = _mm256_and_ps(_mm256_set1_ps(-0.0), s);
     _mm256_or_ps(abs(a), sign)
 }
-/// a < b ? x : y, lane by lane.
+/// Computes a < b ? x : y in each element.
 #[inline]
 #[level(avx2)]
 pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
     _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
 }
-/// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+/// Computes p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scale_by_power(p: V, n: V) -> V {
@@ -193,9 +195,9 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let b = _mm256_slli_epi32::<23>(_mm256_add_epi32(rest, bias));
     mul(mul(p, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b))
 }
-/// Interleaved pairs (x0, y0, x1, y1, …) turned by the angles of each pair:
-/// x·c - y·s and x·s + y·c, products and sum rounded. Does whole groups of
-/// four pairs and says how many pairs it did.
+/// Rotates interleaved pairs (x0, y0, x1, y1, …) by the angle of each pair: x·c - y·s and
+/// x·s + y·c, products and sum rounded. Rotates whole groups of four pairs and returns the
+/// number of pairs it has rotated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
@@ -206,41 +208,42 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
         // SAFETY: the slice expressions have checked four values.
         let (c, s) = unsafe {
             (
-                _mm_loadu_ps(lanes!(cos, p, 4)),
-                _mm_loadu_ps(lanes!(sin, p, 4)),
+                _mm_loadu_ps(checked!(cos, p, 4)),
+                _mm_loadu_ps(checked!(sin, p, 4)),
             )
         };
         let c = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(c), twice);
         let s = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(s), twice);
         let swapped = _mm256_permute_ps::<0b10_11_00_01>(v);
-        // Even lanes subtract, odd lanes add; no fma.
+        // Even elements subtract, odd elements add; no fma.
         store(x, 2 * p, _mm256_addsub_ps(mul(v, c), mul(swapped, s)));
     }
     pairs
 }
-/// The halving tree over the lanes of one vector.
+/// Adds the elements of a vector by halves: the upper half to the lower one until one
+/// value is left.
 #[inline]
 #[level(avx2)]
-pub(crate) fn halve_lanes(v: V) -> f32 {
+pub(crate) fn halve(v: V) -> f32 {
     let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// The fold by halves of the `L` values from `at` on, 8 or 16.
+/// Adds the `L` values from `at` on by halves; `L` is 8 or 16.
 #[inline]
 #[level(avx2)]
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     match L {
-        8 => halve_lanes(load(x, at)),
-        _ => halve_lanes(add(load(x, at), load(x, at + 8))),
+        8 => halve(load(x, at)),
+        _ => halve(add(load(x, at), load(x, at + 8))),
     }
 }
 
 /// Prefetches the cache lines of the `len` bytes that lie `at` bytes after the
 /// beginning of `x`, in `x` or past its end.
 ///
-/// A prefetch never faults, so a stream may run on into the next task's bytes.
+/// A prefetch never faults, so the address may be past the end of `x`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
@@ -249,42 +252,42 @@ pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
 }
-/// 16 bytes from `at`.
+/// Loads 16 bytes from `at` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load128(x: &[u8], at: usize) -> __m128i {
     // SAFETY: the slice expression has checked 16 bytes; the load is unaligned.
-    unsafe { _mm_loadu_si128(lanes!(x, at, 16).cast()) }
+    unsafe { _mm_loadu_si128(checked!(x, at, 16).cast()) }
 }
-/// 32 bytes from `at`.
+/// Loads 32 bytes from `at` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
-    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+    unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// 32 codes from `at`.
+/// Loads 32 codes from `at` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 codes; the load is unaligned.
-    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+    unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Eight 16-bit sums.
+/// Loads eight 16-bit sums.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums8(x: &[i16; 8]) -> __m128i {
     // SAFETY: the array has 16 bytes.
     unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
 }
-/// Sixteen 16-bit sums.
+/// Loads sixteen 16-bit sums.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
     // SAFETY: the array has 32 bytes.
     unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
 }
-/// Four values out.
+/// Stores the four elements of a vector in an array.
 #[inline]
 #[level(avx2)]
 pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
@@ -293,14 +296,14 @@ pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
     unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) };
     out
 }
-/// 32 codes into `q[at..]`.
+/// Stores 32 codes to `q[at..]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_codes(q: &mut [i8; 256], at: usize, v: __m256i) {
     // SAFETY: the slice expression has checked 32 codes.
     unsafe { _mm256_storeu_si256(q[at..][..32].as_mut_ptr().cast(), v) }
 }
-/// The horizontal sums of four vectors of eight i32, as four i32.
+/// Sums the eight i32 of each of four vectors: four horizontal sums.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum4(v: [__m256i; 4]) -> __m128i {
@@ -309,13 +312,13 @@ pub(crate) fn sum4(v: [__m256i; 4]) -> __m128i {
     let c = _mm256_hadd_epi32(a, b);
     _mm_add_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256::<1>(c))
 }
-/// The horizontal sums of four vectors of four i32, as four i32.
+/// Sums the four i32 of each of four vectors: four horizontal sums.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum4_narrow(v: [__m128i; 4]) -> __m128i {
     _mm_hadd_epi32(_mm_hadd_epi32(v[0], v[1]), _mm_hadd_epi32(v[2], v[3]))
 }
-/// The f16 values at byte `at` of four blocks.
+/// Loads the f16 values at byte `at` of four blocks, as f32.
 #[inline]
 #[level(avx2)]
 pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
@@ -324,56 +327,58 @@ pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
         bits(blocks[0]) | bits(blocks[1]) << 16 | bits(blocks[2]) << 32 | bits(blocks[3]) << 48;
     _mm_cvtph_ps(_mm_cvtsi64_si128(all))
 }
-/// `f32(sum) · (factor · y) + acc` in each of four rows: one link of the chain.
+/// Adds a link to the chains of four rows: `f32(sum) · (factor · y) + acc`, the sum rounded
+/// once.
 #[inline]
 #[level(avx2)]
 pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
     let scaled = _mm_mul_ps(factor, _mm_set1_ps(y));
     _mm_fmadd_ps(_mm_cvtepi32_ps(sum), scaled, acc)
 }
-/// The sum of four i32 in each lane.
+/// Sums the four i32 of a vector, in every element of the result.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum_all4(v: __m128i) -> __m128i {
     let two = _mm_hadd_epi32(v, v);
     _mm_hadd_epi32(two, two)
 }
-/// (x0 + x2) + (x1 + x3).
+/// Computes (x0 + x2) + (x1 + x3).
 #[inline]
 #[level(avx2)]
 pub(crate) fn fold4(x: __m128) -> f32 {
     let two = _mm_add_ps(x, _mm_movehl_ps(x, x));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
-/// The f16 value at byte `at`.
+/// Loads the f16 value at byte `at`, as f32.
 #[inline]
 #[level(avx2)]
 pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
     factor(w[at], w[at + 1])
 }
-/// The differences of the two chains of four rows.
+/// Subtracts the second chain from the first, for four rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn difference(a: __m128, b: __m128) -> [f32; 4] {
     to_array4(_mm_sub_ps(a, b))
 }
-/// Four blocks, the last of fewer repeated.
+/// Returns four blocks; if there are fewer, the last one is repeated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn four<const B: usize>(w: &[[u8; B]]) -> [&[u8]; 4] {
     let last = w.len() - 1;
     [&w[0], &w[last.min(1)], &w[last.min(2)], &w[last]]
 }
-/// The scales of four blocks of activations, the last of fewer repeated.
+/// Loads the scales of four blocks of activations; if there are fewer, the last one is
+/// repeated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scales_of(x: &[Block]) -> __m128 {
     let last = x.len() - 1;
     _mm_setr_ps(x[0].d, x[last.min(1)].d, x[last.min(2)].d, x[last].d)
 }
-/// The links of up to four superblocks of one row: `f32(sum) · (factor · y) +
-/// acc` of both chains, which are the first two lanes, one superblock after the
-/// other.
+/// Adds the links of up to four superblocks of one row, one after the other: `f32(sum) ·
+/// (factor · y) + acc`. The two chains, of sums and of minima, are the first two elements
+/// of `chains`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn links(
@@ -403,27 +408,27 @@ pub(crate) fn links(
     let (sums, factors) = (_mm_movehl_ps(sums, sums), _mm_movehl_ps(factors, factors));
     _mm_fmadd_ps(sums, factors, chains)
 }
-/// The first chain of [`links`].
+/// Returns the first chain of [`links`].
 #[inline]
 #[level(avx2)]
 pub(crate) fn first(chains: __m128) -> f32 {
     _mm_cvtss_f32(chains)
 }
-/// The first chain of [`links`] less the second.
+/// Returns the first chain of [`links`] minus the second.
 #[inline]
 #[level(avx2)]
 pub(crate) fn minus_second(chains: __m128) -> f32 {
     _mm_cvtss_f32(_mm_sub_ss(chains, _mm_movehdup_ps(chains)))
 }
-/// A chain at its beginning.
+/// Four chains before any link: zeros.
 #[inline]
 #[level(avx2)]
 pub(crate) fn zero4() -> __m128 {
     _mm_setzero_ps()
 }
 
-/// The scales of a Q4_K or Q5_K block as i16 in both 128-bit lanes, and its
-/// minima as i16.
+/// Unpacks the scales of a Q4_K or Q5_K block, as i16 in both 128-bit halves, and its minima,
+/// as i16.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
@@ -433,8 +438,8 @@ pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
         _mm256_extracti128_si256::<1>(wide),
     )
 }
-/// The scales of a Q4_K or Q5_K block in the lower eight bytes, its minima in the
-/// upper.
+/// Unpacks the scales of a Q4_K or Q5_K block to the lower eight bytes, its minima to the
+/// upper eight bytes.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
@@ -447,7 +452,8 @@ pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
     let high_mask = _mm_setr_epi32(0, 0x3030_3030, 0, 0x3030_3030);
     _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, high_mask))
 }
-/// Σ scale · code · activation in 8 lanes; vector j of codes is sub-block j.
+/// Computes Σ scale · code · activation of a superblock, in 8 partial sums. Vector j of
+/// `codes` is sub-block j.
 #[inline]
 #[level(avx2)]
 pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
@@ -461,7 +467,7 @@ pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
     sum
 }
 
-/// The f16 value in these two bytes.
+/// Converts the f16 value in two bytes to f32.
 #[inline]
 #[level(avx2)]
 fn factor(lo: u8, hi: u8) -> f32 {
@@ -469,13 +475,14 @@ fn factor(lo: u8, hi: u8) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
 }
 
-/// The horizontal sums of eight vectors of eight i32, as eight i32.
+/// Sums the eight i32 of each of eight vectors: eight horizontal sums.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum8(v: [__m256i; 8]) -> __m256i {
     let a = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
     let b = _mm256_hadd_epi32(_mm256_hadd_epi32(v[4], v[5]), _mm256_hadd_epi32(v[6], v[7]));
-    // Each holds sums of lower lanes in its lower half, of upper ones above.
+    // The lower half of each has the sums of the vectors' lower halves, the upper half
+    // those of their upper halves.
     let low = _mm256_permute2x128_si256::<0x20>(a, b);
     let high = _mm256_permute2x128_si256::<0x31>(a, b);
     _mm256_add_epi32(low, high)

@@ -1,10 +1,9 @@
-//! The avx512 level: vectors of 16 f32; F, BW, DQ, VL and VNNI.
+//! The avx512 level: vectors of 16 f32, with AVX-512 F, BW, DQ, VL and VNNI.
 //!
-//! Zen 4 executes a 512-bit instruction as two halves, Zen 5 and Intel whole;
-//! either way one instruction does the work of two and half as many loads are
-//! in flight for the same bytes. VNNI's `vpdpbusd` (4 products and their sum)
-//! replaces the pair `vpmaddubsw`, `vpmaddwd` of the avx2 level and cannot
-//! saturate.
+//! Zen 4 executes a 512-bit instruction as two halves, Zen 5 and Intel's CPUs as a whole.
+//! Either way, one instruction does the work of two, and the same bytes take half as many
+//! loads. VNNI's `vpdpbusd` (4 products and their sum) replaces the two instructions
+//! `vpmaddubsw` and `vpmaddwd` of the avx2 level and cannot saturate.
 
 pub(crate) mod slab;
 
@@ -14,15 +13,16 @@ use muser_levels::level;
 use muser_ops::pinned::glibc;
 use std::arch::x86_64::*;
 
-/// Sixteen values.
+/// A vector of sixteen values.
 pub(crate) type V = __m512;
-/// Values in a vector.
-pub(crate) const LANES: usize = 16;
-/// Query heads that attention treats at once: 4 × 4 accumulators, 4 of K or V,
-/// one broadcast, of 32 registers.
+/// The number of elements in a vector.
+pub(crate) const ELEMENTS: usize = 16;
+/// The number of query heads that attention computes at once. They take 4 × 4
+/// accumulators, 4 vectors of K or V and one broadcast, of 32 registers.
 pub(crate) const HEAD_BLOCK: usize = 4;
 
-macro_rules! lanes {
+/// The pointer to `$n` values of a slice from `$at` on, after a check that they exist.
+macro_rules! checked {
     ($x:expr, $at:expr, $n:expr) => {
         $x[$at..][..$n].as_ptr()
     };
@@ -32,7 +32,7 @@ macro_rules! lanes {
 #[level(avx512)]
 pub(crate) fn load(x: &[f32], at: usize) -> V {
     // SAFETY: the slice expression has checked 16 values.
-    unsafe { _mm512_loadu_ps(lanes!(x, at, 16)) }
+    unsafe { _mm512_loadu_ps(checked!(x, at, 16)) }
 }
 #[inline]
 #[level(avx512)]
@@ -44,7 +44,7 @@ pub(crate) fn store(x: &mut [f32], at: usize, v: V) {
 #[level(avx512)]
 pub(crate) fn load_f32_bytes(x: &[u8], at: usize) -> V {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
-    unsafe { _mm512_loadu_ps(lanes!(x, 4 * at, 64).cast()) }
+    unsafe { _mm512_loadu_ps(checked!(x, 4 * at, 64).cast()) }
 }
 #[inline]
 #[level(avx512)]
@@ -61,7 +61,7 @@ pub(crate) fn load_bf16_bytes(x: &[u8], at: usize) -> V {
 #[level(avx512)]
 pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
     // SAFETY: the slice expression has checked 16 values.
-    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(lanes!(x, at, 16).cast()) })
+    _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(checked!(x, at, 16).cast()) })
 }
 #[inline]
 #[level(avx512)]
@@ -70,7 +70,7 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     // SAFETY: the slice expression has checked 16 values.
     unsafe { _mm256_storeu_si256(x[at..][..16].as_mut_ptr().cast(), half) }
 }
-/// Rounded to f16 and back.
+/// Rounds each element to f16 and converts it back.
 #[inline]
 #[level(avx512)]
 pub(crate) fn half(x: V) -> V {
@@ -101,19 +101,19 @@ pub(crate) fn mul(a: V, b: V) -> V {
 pub(crate) fn div(a: V, b: V) -> V {
     _mm512_div_ps(a, b)
 }
-/// a · b + c, rounded once.
+/// Computes a · b + c in each element, rounded once.
 #[inline]
 #[level(avx512)]
 pub(crate) fn fma(a: V, b: V, c: V) -> V {
     _mm512_fmadd_ps(a, b, c)
 }
-/// a > b ? a : b, lane by lane: the second if they do not compare.
+/// Computes a > b ? a : b in each element: b if either is NaN.
 #[inline]
 #[level(avx512)]
 pub(crate) fn max(a: V, b: V) -> V {
     _mm512_max_ps(a, b)
 }
-/// a < b ? a : b, lane by lane: the second if they do not compare.
+/// Computes a < b ? a : b in each element: b if either is NaN.
 #[inline]
 #[level(avx512)]
 pub(crate) fn min(a: V, b: V) -> V {
@@ -129,7 +129,7 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
-/// `muser_ops::pinned::glibc::expf` in each lane, eight f64 at a time.
+/// Computes `muser_ops::pinned::glibc::expf` in each element, eight f64 at a time.
 #[inline]
 #[level(avx512)]
 pub(crate) fn exp_glibc(x: V) -> V {
@@ -138,11 +138,12 @@ pub(crate) fn exp_glibc(x: V) -> V {
     let low = _mm512_castps256_ps512(_mm512_cvtpd_ps(low));
     _mm512_insertf32x8::<1>(low, _mm512_cvtpd_ps(high))
 }
+/// Computes glibc's expf in f64, before its result is rounded to f32.
 #[inline]
 #[level(avx512)]
 fn exp_f64(x: __m512d) -> __m512d {
     let [low, high] = glibc::EXP_RANGE;
-    // The second operand of two that do not compare: a NaN stays.
+    // A NaN stays: the instructions return their second operand if either is NaN.
     let x = _mm512_min_pd(_mm512_set1_pd(high), _mm512_max_pd(_mm512_set1_pd(low), x));
     let (scale, shift) = (
         _mm512_set1_pd(glibc::EXP_SCALE),
@@ -151,7 +152,8 @@ fn exp_f64(x: __m512d) -> __m512d {
     let z = _mm512_fmadd_pd(scale, x, shift);
     let k = _mm512_castpd_si512(z);
     let r = _mm512_fmsub_pd(scale, x, _mm512_sub_pd(z, shift));
-    // The table in four registers; a permutation looks at the four low bits.
+    // The table is in four registers; a permutation of two uses the low four bits of the
+    // index.
     let part = |i: usize| {
         const { assert!(glibc::EXP_TABLE.len() == 32) };
         // SAFETY: eight entries from 8 i, i < 4.
@@ -174,20 +176,20 @@ fn exp_f64(x: __m512d) -> __m512d {
 pub(crate) fn abs(a: V) -> V {
     _mm512_abs_ps(a)
 }
-/// The magnitude of `a` with the sign of `s`.
+/// Combines the magnitude of `a` with the sign of `s`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn copysign(a: V, s: V) -> V {
     let sign = _mm512_and_ps(_mm512_set1_ps(-0.0), s);
     _mm512_or_ps(abs(a), sign)
 }
-/// a < b ? x : y, lane by lane.
+/// Computes a < b ? x : y in each element.
 #[inline]
 #[level(avx512)]
 pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x)
 }
-/// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+/// Computes p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
 #[inline]
 #[level(avx512)]
 pub(crate) fn scale_by_power(p: V, n: V) -> V {
@@ -199,23 +201,23 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let b = _mm512_slli_epi32::<23>(_mm512_add_epi32(rest, bias));
     mul(mul(p, _mm512_castsi512_ps(a)), _mm512_castsi512_ps(b))
 }
-/// Interleaved pairs (x0, y0, x1, y1, …) turned by the angles of each pair:
-/// x·c - y·s and x·s + y·c, products and sum rounded. Does whole groups of
-/// eight pairs and says how many pairs it did.
+/// Rotates interleaved pairs (x0, y0, x1, y1, …) by the angle of each pair: x·c - y·s and
+/// x·s + y·c, products and sum rounded. Rotates whole groups of eight pairs and returns the
+/// number of pairs it has rotated.
 #[inline]
 #[level(avx512)]
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     let pairs = cos.len() / 8 * 8;
     let twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    // Flipping the sign of y·s and adding is subtracting it, to the bit.
+    // Adding y·s with its sign flipped equals subtracting it, to the bit.
     let even = _mm512_castsi512_ps(_mm512_set1_epi64(0x8000_0000));
     for p in (0..pairs).step_by(8) {
         let v = load(x, 2 * p);
         // SAFETY: the slice expressions have checked eight values.
         let (c, s) = unsafe {
             (
-                _mm256_loadu_ps(lanes!(cos, p, 8)),
-                _mm256_loadu_ps(lanes!(sin, p, 8)),
+                _mm256_loadu_ps(checked!(cos, p, 8)),
+                _mm256_loadu_ps(checked!(sin, p, 8)),
             )
         };
         let c = _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(c));
@@ -226,51 +228,52 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     }
     pairs
 }
-/// The halving tree over the lanes of one vector.
+/// Adds the elements of a vector by halves: the upper half to the lower one until one
+/// value is left.
 #[inline]
 #[level(avx512)]
-pub(crate) fn halve_lanes(v: V) -> f32 {
+pub(crate) fn halve(v: V) -> f32 {
     let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
-    super::avx2::halve_lanes(eight)
+    super::avx2::halve(eight)
 }
-/// The fold by halves of the `L` values from `at` on, 8 or 16.
+/// Adds the `L` values from `at` on by halves; `L` is 8 or 16.
 #[inline]
 #[level(avx512)]
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     match L {
         8 => super::avx2::fold_group::<8>(x, at),
-        _ => halve_lanes(load(x, at)),
+        _ => halve(load(x, at)),
     }
 }
-/// 32 bytes from `at`.
+/// Loads 32 bytes from `at` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
-    unsafe { _mm256_loadu_si256(lanes!(x, at, 32).cast()) }
+    unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// 64 bytes from `at`.
+/// Loads 64 bytes from `at` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load512(x: &[u8], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
-    unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
+    unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// 64 codes from `at`.
+/// Loads 64 codes from `at` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 codes; the load is unaligned.
-    unsafe { _mm512_loadu_si512(lanes!(x, at, 64).cast()) }
+    unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// Sixteen codes into `q[at..]`.
+/// Stores sixteen codes to `q[at..]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_codes16(q: &mut [i8; 256], at: usize, v: __m128i) {
     // SAFETY: the slice expression has checked 16 codes.
     unsafe { _mm_storeu_si128(q[at..][..16].as_mut_ptr().cast(), v) }
 }
-/// The first 16 bytes of four blocks, one in each 128-bit lane.
+/// Loads the first 16 bytes of four blocks, one block in each 128-bit quarter.
 #[inline]
 #[level(avx512)]
 pub(crate) fn headers4(b: [&[u8]; 4]) -> __m512i {
@@ -279,7 +282,7 @@ pub(crate) fn headers4(b: [&[u8]; 4]) -> __m512i {
     let v = _mm512_inserti32x4::<2>(v, super::avx2::load128(b[2], 0));
     _mm512_inserti32x4::<3>(v, super::avx2::load128(b[3], 0))
 }
-/// The horizontal sums of four vectors of sixteen i32, as four i32.
+/// Sums the sixteen i32 of each of four vectors: four horizontal sums.
 #[inline]
 #[level(avx512)]
 pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
@@ -295,16 +298,16 @@ pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
     let d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64::<1>(c));
     _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256::<1>(d))
 }
-/// The sums of the four i32 in each 128-bit lane.
+/// Sums the four i32 in each 128-bit quarter: four sums.
 #[inline]
 #[level(avx512)]
-pub(crate) fn sum_lanes(v: __m512i) -> __m128i {
+pub(crate) fn sum_quarters(v: __m512i) -> __m128i {
     let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b01_00_11_10>(v));
     let v = _mm512_add_epi32(v, _mm512_shuffle_epi32::<0b10_11_00_01>(v));
     let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm512_castsi512_si128(_mm512_permutexvar_epi32(first, v))
 }
-/// The f16 factors d and dmin of four Q4_K or Q5_K headers.
+/// Converts the f16 factors d and dmin of four Q4_K or Q5_K headers to f32.
 #[inline]
 #[level(avx512)]
 pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
@@ -317,7 +320,7 @@ pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
         _mm256_extractf128_ps::<1>(both),
     )
 }
-/// The scales (bytes 0..8 of each 128-bit lane) and minima (bytes 8..16) of
+/// Unpacks the scales (to bytes 0..8 of each 128-bit quarter) and minima (to bytes 8..16) of
 /// four Q4_K or Q5_K headers.
 #[inline]
 #[level(avx512)]
@@ -325,24 +328,24 @@ pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
     let low = _mm512_shuffle_epi32::<0b11_10_11_01>(headers);
     let high = _mm512_srli_epi32::<2>(_mm512_shuffle_epi32::<0b10_10_01_01>(headers));
-    let low = _mm512_srlv_epi32(low, lane_dwords(0, 0, 0, 4));
+    let low = _mm512_srlv_epi32(low, in_each_quarter(0, 0, 0, 4));
     let low = _mm512_and_si512(
         low,
-        lane_dwords(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f),
+        in_each_quarter(0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f),
     );
     // low | (high & mask)
-    let mask = lane_dwords(0, 0x3030_3030, 0, 0x3030_3030);
+    let mask = in_each_quarter(0, 0x3030_3030, 0, 0x3030_3030);
     _mm512_ternarylogic_epi32::<0b1111_1000>(low, high, mask)
 }
-/// The same four dwords in each 128-bit lane.
+/// Repeats four dwords in each 128-bit quarter.
 #[inline]
 #[level(avx512)]
-fn lane_dwords(a: i32, b: i32, c: i32, d: i32) -> __m512i {
+fn in_each_quarter(a: i32, b: i32, c: i32, d: i32) -> __m512i {
     _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d))
 }
-/// The scales of row `r` of four, as i16 where the packs of [`dot_scaled`] put
-/// the quads: the first holds sub-blocks 0, 2 (lower lanes) and 1, 3 (upper
-/// lanes), the second 4, 6 and 5, 7.
+/// Arranges the scales of row `r` of four, as i16, as [`dot_scaled`] needs them. Each 128-bit
+/// quarter of the first vector has the scales of sub-blocks 0 and 2 (lower two quarters) or
+/// 1 and 3 (upper two); of the second, 4 and 6, or 5 and 7.
 #[inline]
 #[level(avx512)]
 pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
@@ -352,7 +355,7 @@ pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
         2 => _mm512_shuffle_i32x4::<0b10_10_10_10>(scales_mins, scales_mins),
         _ => _mm512_shuffle_i32x4::<0b11_11_11_11>(scales_mins, scales_mins),
     };
-    // Byte pairs (k, zero): 0x80 in a shuffle gives zero.
+    // Each i16 is byte k and a zero byte; the index 0x80 makes zero.
     let pick = |even: i64, odd: i64| {
         let word = 0x8000_8000_8000_8000u64.cast_signed();
         let each = 0x0001_0001_0001_0001i64;
@@ -365,8 +368,8 @@ pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
         _mm512_shuffle_epi8(row, pick(4, 5)),
     ]
 }
-/// Σ scale · code · activation in 16 lanes: quads of products, packed to i16,
-/// then times the scales.
+/// Computes Σ scale · code · activation of a superblock, in 16 partial sums: quads of products
+/// are packed to i16 and multiplied by the scales.
 #[inline]
 #[level(avx512)]
 pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m512i {
@@ -377,25 +380,27 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
     _mm512_dpwssd_epi32(_mm512_madd_epi16(first, scales[0]), second, scales[1])
 }
 
-/// Σ scale · code · activation in the eight lanes of the pinned lane: lane l
-/// takes every eighth quad. Sums of quads of two groups share a dword; of four
-/// quads each word of `scales` is one's.
+/// Computes Σ scale · code · activation of a superblock, in the eight partial sums of the
+/// pinned lane's narrow batches: sum l has every eighth quad of products. The quads of two
+/// vectors are combined in the 16-bit words of one, and each word of `scales` is the scale
+/// of its quad.
 #[inline]
 #[level(avx512)]
-pub(crate) fn dot_lanes(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {
+pub(crate) fn dot_partials(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {
     let zero = _mm512_setzero_si512();
     let quads = |g: usize| _mm512_dpbusd_epi32(zero, codes[g], load_codes(q, 64 * g));
-    // The lower words of the first, the lower words of the second above them.
+    // The quads of `a` in the lower words, those of `b` in the upper words.
     let both = |a, b| _mm512_mask_blend_epi16(0xaaaa_aaaa, a, _mm512_slli_epi32::<16>(b));
     let first = _mm512_madd_epi16(both(quads(0), quads(1)), scales[0]);
     let sum = _mm512_dpwssd_epi32(first, both(quads(2), quads(3)), scales[1]);
     let high = _mm512_extracti64x4_epi64::<1>(sum);
     _mm256_add_epi32(_mm512_castsi512_si256(sum), high)
 }
-/// The scales of a Q4_K or Q5_K block for [`dot_lanes`], from bytes.
+/// Arranges the scales of a Q4_K or Q5_K block, which are bytes, as [`dot_partials`] needs
+/// them.
 #[inline]
 #[level(avx512)]
-pub(crate) fn scales_for_lanes(scales: __m128i) -> [__m512i; 2] {
+pub(crate) fn scales_for_partials(scales: __m128i) -> [__m512i; 2] {
     let scales = _mm512_broadcast_i32x4(scales);
     let pick = |g: i64| {
         let word = |k: i64| {
@@ -411,8 +416,8 @@ pub(crate) fn scales_for_lanes(scales: __m128i) -> [__m512i; 2] {
     ]
 }
 
-/// The horizontal sums of the lower and the upper halves of four vectors of sixteen
-/// i32, as eight i32: lower half of the first, upper half of the first, …
+/// Sums the eight i32 in each half of four vectors: eight horizontal sums, in the order lower
+/// half of the first vector, upper half of the first, lower half of the second, …
 #[inline]
 #[level(avx512)]
 pub(crate) fn sum_halves(v: [__m512i; 4]) -> __m256i {
@@ -424,7 +429,7 @@ pub(crate) fn sum_halves(v: [__m512i; 4]) -> __m256i {
         _mm512_unpacklo_epi32(v[2], v[3]),
         _mm512_unpackhi_epi32(v[2], v[3]),
     );
-    // In each 128-bit lane the sums of that lane of the four vectors.
+    // Each 128-bit quarter has the sums of that quarter in the four vectors.
     let c = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
     let (low, high) = (_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64::<1>(c));
     let low = _mm_add_epi32(

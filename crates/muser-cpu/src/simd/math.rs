@@ -1,12 +1,13 @@
-//! exp, sigmoid, SiLU and tanh of vectors: `muser_ops::math` lane by lane.
+//! exp, sigmoid, SiLU and tanh of vectors: in each element, the function of
+//! `muser_ops::math`.
 //!
-//! One body for all levels. Branches of the scalar text become selections:
-//! both sides are computed, about 25 instructions for tanh.
+//! The code is the same for all levels. Branches of the scalar functions become
+//! selections: both sides are computed, about 25 instructions for tanh.
 
 use muser_levels::levels;
 
-/// The functions of a level: `exp`, `sigmoid`, `silu`, `tanh` and the pinned
-/// lane's.
+/// The functions of one level: `exp`, `sigmoid`, `silu`, `tanh`, and those of the pinned
+/// lane.
 #[levels]
 pub(crate) mod functions {
     use crate::simd::level::{
@@ -16,12 +17,13 @@ pub(crate) mod functions {
     use muser_ops::math as constants;
     use muser_ops::pinned::{glibc, math as pinned};
 
-    /// 2^127 and 2^-125: the first of the two factors that the pinned
-    /// exponential of 8 lanes takes for a power beyond 2^126.
+    /// 2^127: the first of the two factors by which [`exp_pinned`] of the 8-wide profile
+    /// computes a power above 2^126.
     const FIRST_UP: f32 = f32::from_bits(0x7f00_0000);
+    /// 2^-125: the first of the two factors for a power below 2^-126.
     const FIRST_DOWN: f32 = f32::from_bits(0x0100_0000);
 
-    /// e^x in each lane.
+    /// Computes e^x in each element.
     #[inline]
     pub(crate) fn exp(x: V) -> V {
         let x = max(splat(constants::EXP_MIN), min(splat(constants::EXP_MAX), x));
@@ -36,26 +38,27 @@ pub(crate) mod functions {
         scale_by_power(p, n)
     }
 
-    /// 1 / (1 + e^-x) in each lane.
+    /// Computes 1 / (1 + e^-x) in each element.
     #[inline]
     pub(crate) fn sigmoid(x: V) -> V {
         let one = splat(1.0);
         div(one, add(one, exp(negate(x))))
     }
 
-    /// x / (1 + e^-x) in each lane.
+    /// Computes x / (1 + e^-x) in each element.
     #[inline]
     pub(crate) fn silu(x: V) -> V {
         div(x, add(splat(1.0), exp(negate(x))))
     }
 
-    /// -x: the subtraction from -0 is exact, signed zeros included.
+    /// Computes -x in each element. The subtraction from -0 is exact, also for zeros of
+    /// either sign.
     #[inline]
     fn negate(x: V) -> V {
         sub(splat(-0.0), x)
     }
 
-    /// tanh x in each lane.
+    /// Computes tanh x in each element.
     #[inline]
     pub(crate) fn tanh(x: V) -> V {
         let a = abs(x);
@@ -71,7 +74,7 @@ pub(crate) mod functions {
         copysign(select_lt(a, splat(constants::TANH_SPLIT), small, large), x)
     }
 
-    /// `muser_ops::pinned::glibc::tanhf` in each lane.
+    /// Computes `muser_ops::pinned::glibc::tanhf` in each element.
     #[inline]
     pub(crate) fn tanh_glibc(x: V) -> V {
         let (one, two) = (splat(1.0), splat(2.0));
@@ -84,7 +87,8 @@ pub(crate) mod functions {
         copysign(select_lt(a, one, small, large), x)
     }
 
-    /// expm1 of 2 a or -2 a for tanh, all its branches at once.
+    /// Computes expm1 of 2 a or -2 a for [`tanh_glibc`]. All branches are computed and one
+    /// is selected.
     #[inline]
     fn expm1_glibc(arg: V) -> V {
         let (zero, one, half) = (splat(0.0), splat(1.0), splat(0.5));
@@ -112,7 +116,8 @@ pub(crate) mod functions {
         let e = mul(square, div(sub(r1, t), sub(splat(6.0), mul(x, t))));
         let none = sub(x, sub(mul(x, e), square));
         let e = sub(sub(mul(x, sub(e, c)), c), square);
-        // NaN has no power of two, and none is needed.
+        // The clamp replaces a NaN, of which no power can be made; its element is not
+        // selected below.
         let k = max(splat(-3.0), min(splat(64.0), k));
         let (power, inverse) = (scale_by_power(one, k), scale_by_power(one, negate(k)));
         let minus_one = sub(mul(half, sub(x, e)), half);
@@ -123,13 +128,13 @@ pub(crate) mod functions {
         let value = select_lt(splat(56.0), k, outer, value);
         let value = select_lt(k, splat(-0.5), minus_one, value);
         let value = select_lt(k, splat(-1.5), outer, value);
-        // Where nothing compares (NaN), the second of the two: `none`.
+        // For a NaN the comparison is false, which selects `none`.
         let value = select_lt(splat(near), size, value, none);
         select_lt(size, splat(glibc::EXPM1_TINY), arg, value)
     }
 
-    /// `muser_ops::pinned::math::exp` in each lane; `WIDE` for the profile of
-    /// 16 lanes, whatever the lanes here.
+    /// Computes `muser_ops::pinned::math::exp` in each element. `WIDE` selects the 16-wide
+    /// profile, whatever the width of this level's vectors.
     #[inline]
     pub(crate) fn exp_pinned<const WIDE: bool>(x: V) -> V {
         let [shift, log2_e, ln2_hi, ln2_lo, c1, c2, c3, c4, c5] = pinned::EXP;
@@ -142,8 +147,8 @@ pub(crate) mod functions {
             u,
             fma(splat(c3), b, splat(c2)),
         );
-        // Far outside of what a power can be made for, j or n is infinite
-        // or NaN, and the selections below decide.
+        // Outside the range of powers, j or n may be infinite or NaN; the selections
+        // below choose the result there.
         let near = max(splat(-200.0), min(splat(200.0), n));
         let (zero, one) = (splat(0.0), splat(1.0));
         if WIDE {

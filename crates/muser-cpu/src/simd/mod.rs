@@ -1,14 +1,16 @@
-//! The vector vocabulary: one module a level, the same names in each.
+//! The vector functions of each level: one module for each, with the same names.
 //!
-//! A kernel body that is written once over these names (`v::load`, `v::fma`,
-//! …) is compiled for a level by picking the module: `#[levels]`, as in
-//! `kernels/norm.rs`. Functions are safe functions of their level (`#[level]`)
-//! over slices: every length is checked here, so a kernel above them needs no
-//! `unsafe`. This folder is one of the crate's few places that has any: the
-//! memory intrinsics take pointers.
+//! A kernel that is written once with these names (`v::load`, `v::fma`, …) is compiled for
+//! every level by `#[levels]`, as in `kernels/norm.rs`. The functions are safe functions of
+//! their level (`#[level]`) over slices. They check every length, so that kernels need no
+//! `unsafe`. This folder is one of the few that have any, because the intrinsics for loads
+//! and stores take pointers.
 //!
-//! Cost of the checks: they are hoisted or folded for the constant offsets of
-//! a block, and measured below the noise elsewhere.
+//! A vector is a value of the type `V` with `ELEMENTS` elements. A parameter `at` is the
+//! index of the first value in a slice.
+//!
+//! The compiler hoists or removes the checks for the constant offsets in a block; elsewhere
+//! their cost is below the noise of measurement.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

@@ -1,8 +1,8 @@
-//! The portable level: a vector is one value.
+//! The scalar level: a vector is one value, and the code is portable.
 //!
-//! `mul_add` without the FMA feature is a call into the platform's `fmaf`,
-//! exact by IEEE and slow (2 to 3 ns): the price of the same bits on a machine
-//! without the instruction.
+//! Without the FMA feature, `mul_add` is a call of the platform's `fmaf`, which is exact but
+//! slow (2 to 3 ns). That is the price of the same bits on a machine without the
+//! instruction.
 
 pub(crate) mod slab;
 
@@ -10,11 +10,11 @@ pub(crate) use super::math::scalar::{exp, exp_pinned, sigmoid, silu, tanh, tanh_
 
 use muser_quant::{bf16, f16};
 
-/// One value.
+/// A vector of one value.
 pub(crate) type V = f32;
-/// Values in a vector.
-pub(crate) const LANES: usize = 1;
-/// Query heads that attention treats at once.
+/// The number of elements in a vector.
+pub(crate) const ELEMENTS: usize = 1;
+/// The number of query heads that attention computes at once.
 pub(crate) const HEAD_BLOCK: usize = 2;
 
 pub(crate) fn load(x: &[f32], at: usize) -> V {
@@ -38,7 +38,7 @@ pub(crate) fn load_f16(x: &[u16], at: usize) -> V {
 pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     x[at] = f16::from_f32(v);
 }
-/// Rounded to f16 and back.
+/// Rounds each element to f16 and converts it back.
 pub(crate) fn half(x: V) -> V {
     f16::to_f32(f16::from_f32(x))
 }
@@ -57,15 +57,15 @@ pub(crate) fn mul(a: V, b: V) -> V {
 pub(crate) fn div(a: V, b: V) -> V {
     a / b
 }
-/// a · b + c, rounded once.
+/// Computes a · b + c in each element, rounded once.
 pub(crate) fn fma(a: V, b: V, c: V) -> V {
     a.mul_add(b, c)
 }
-/// a > b ? a : b, lane by lane: the second if they do not compare.
+/// Computes a > b ? a : b in each element: b if either is NaN.
 pub(crate) fn max(a: V, b: V) -> V {
     if a > b { a } else { b }
 }
-/// a < b ? a : b, lane by lane: the second if they do not compare.
+/// Computes a < b ? a : b in each element: b if either is NaN.
 pub(crate) fn min(a: V, b: V) -> V {
     if a < b { a } else { b }
 }
@@ -75,39 +75,39 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     a.trunc()
 }
-/// `muser_ops::pinned::glibc::expf`.
+/// Computes `muser_ops::pinned::glibc::expf`.
 pub(crate) fn exp_glibc(x: V) -> V {
     muser_ops::pinned::glibc::expf(x)
 }
 pub(crate) fn abs(a: V) -> V {
     a.abs()
 }
-/// The magnitude of `a` with the sign of `s`.
+/// Combines the magnitude of `a` with the sign of `s`.
 pub(crate) fn copysign(a: V, s: V) -> V {
     a.copysign(s)
 }
-/// a < b ? x : y, lane by lane.
+/// Computes a < b ? x : y in each element.
 pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
     if a < b { x } else { y }
 }
-/// p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+/// Computes p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
 pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let n = n as i32;
     let half = n >> 1;
     let power = |k: i32| f32::from_bits(((k + 127) as u32) << 23);
     p * power(half) * power(n - half)
 }
-/// Interleaved pairs (x0, y0, x1, y1, …) turned by the angles of each pair.
+/// Rotates no pairs and returns 0: the caller's loop rotates all of them.
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     let _ = (x, cos, sin);
-    0 // the body's tail loop does them all
+    0
 }
-/// The halving tree over the lanes of one vector.
-pub(crate) fn halve_lanes(v: V) -> f32 {
+/// Returns the only element of the vector.
+pub(crate) fn halve(v: V) -> f32 {
     v
 }
 
-/// The fold by halves of the `L` values from `at` on.
+/// Adds the `L` values from `at` on by halves.
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
     muser_ops::pinned::dot::fold(&x[at..at + L], L)
 }

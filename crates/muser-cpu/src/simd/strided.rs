@@ -1,9 +1,9 @@
-//! Rows that lie a stride apart, read at constant places, and the words of a
-//! line.
+//! [`Strided`]: rows a constant number of bytes apart. [`Word`]: the 32-bit types in a line
+//! of a slab.
 
 use std::marker::PhantomData;
 
-/// 32 bits without padding of which every pattern is a value.
+/// A type of 32 bits without padding, for which every bit pattern is valid.
 ///
 /// # Safety
 /// The type has four bytes, no padding and no invalid value.
@@ -18,11 +18,10 @@ unsafe impl Word for [u8; 4] {}
 // SAFETY: as above.
 unsafe impl Word for [i16; 2] {}
 
-/// `L` rows of which `B` bytes each may be read, `stride` bytes from one to the
-/// next.
+/// `L` rows that begin `stride` bytes apart, of each of which `B` bytes may be read.
 ///
-/// One pointer and the stride address them all: sixteen slices would be sixteen
-/// pointers in memory and a check a load.
+/// One pointer and the stride address all rows. Sixteen slices would be sixteen pointers in
+/// memory and a check for each load.
 #[derive(Clone, Copy)]
 pub(crate) struct Strided<'a, const L: usize, const B: usize> {
     first: *const u8,
@@ -31,10 +30,10 @@ pub(crate) struct Strided<'a, const L: usize, const B: usize> {
 }
 
 impl<'a, const L: usize, const B: usize> Strided<'a, L, B> {
-    /// The rows that begin at `bytes`.
+    /// Makes rows of which the first begins at the start of `bytes`.
     ///
     /// # Panics
-    /// If the last one would end past the bytes.
+    /// If the last row would end past the end of `bytes`.
     #[inline]
     pub(crate) fn new(bytes: &'a [u8], stride: usize) -> Self {
         const { assert!(L > 0) };
@@ -47,10 +46,10 @@ impl<'a, const L: usize, const B: usize> Strided<'a, L, B> {
         }
     }
 
-    /// `N` bytes of a row, from its byte `at` on.
+    /// Returns `N` bytes of a row, from its byte `at` on.
     ///
     /// # Panics
-    /// If there is no such row, or they end past `B`.
+    /// If there is no such row, or the bytes end past its `B` bytes.
     #[inline]
     pub(crate) fn bytes<const N: usize>(self, row: usize, at: usize) -> &'a [u8; N] {
         assert!(row < L && at <= B && N <= B - at);
@@ -66,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_lie_a_stride_apart() {
+    fn each_row_begins_a_stride_after_the_one_before() {
         let bytes: Vec<u8> = (0..30).collect();
         let rows: Strided<'_, 3, 8> = Strided::new(&bytes, 11);
         assert_eq!(rows.bytes::<2>(0, 0), &[0, 1]);
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "row < L")]
-    fn a_place_past_the_row_is_refused() {
+    fn bytes_past_the_end_of_a_row_are_refused() {
         let rows: Strided<'_, 3, 8> = Strided::new(&[0; 30], 11);
         rows.bytes::<4>(1, 5);
     }

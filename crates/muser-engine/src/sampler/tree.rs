@@ -6,14 +6,14 @@
 //! bound: rounding keeps order, so the sums of longer and longer beginnings never
 //! fall, although no two of them share a chain.
 
-use muser_ops::reduce::LANES;
+use muser_ops::reduce::PARTIALS;
 
 /// The sum of a growing sequence of values, as if it were taken anew after each.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     /// The halving tree: the lanes are the last 256 nodes, the 128 sums of two
     /// lanes the 128 before them, and so on to the whole sum at 1.
-    nodes: [f32; 2 * LANES],
+    nodes: [f32; 2 * PARTIALS],
     next: usize,
 }
 
@@ -21,7 +21,7 @@ impl Running {
     /// Of no value yet.
     pub(super) fn new() -> Self {
         Self {
-            nodes: [0.0; 2 * LANES],
+            nodes: [0.0; 2 * PARTIALS],
             next: 0,
         }
     }
@@ -29,10 +29,10 @@ impl Running {
     /// Adds a value; the sum of all so far. Nine additions: the value's lane, and
     /// what lies between it and the whole.
     pub(super) fn push(&mut self, value: f32) -> f32 {
-        let lane = self.next % LANES;
+        let lane = self.next % PARTIALS;
         self.next += 1;
-        self.nodes[LANES + lane] += value;
-        let mut width = LANES / 2;
+        self.nodes[PARTIALS + lane] += value;
+        let mut width = PARTIALS / 2;
         while width > 0 {
             let (l, n) = (lane % width, &mut self.nodes);
             n[width + l] = n[2 * width + l] + n[3 * width + l];
@@ -44,9 +44,9 @@ impl Running {
 
 /// The sum of all values.
 pub(super) fn sum(values: impl Iterator<Item = f32>) -> f32 {
-    let mut lanes = [0.0f32; LANES];
+    let mut lanes = [0.0f32; PARTIALS];
     for (i, value) in values.enumerate() {
-        lanes[i % LANES] += value;
+        lanes[i % PARTIALS] += value;
     }
     muser_ops::reduce::halve(&mut lanes)
 }

@@ -71,7 +71,7 @@ pub(crate) fn tokens(n: usize, vocab: u32) -> Vec<u32> {
 pub(crate) fn architectures() -> Vec<(&'static str, Geometry, Mix)> {
     let named = |name: &str| Geometry::named(name).unwrap();
     let llama = named("llama-tiny");
-    // Widths that are no multiple of a vector's lanes.
+    // Widths that are no multiple of a vector's elements.
     let odd = Geometry {
         layers: 3,
         hidden: 120,

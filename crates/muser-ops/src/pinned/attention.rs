@@ -1,63 +1,64 @@
-//! Flash attention: three forms, chosen by the rows of the call.
+//! Flash attention, in three forms that the number of rows in the call chooses.
 //!
-//! `end` is one past the last row's position, `n_kv` the next multiple of 256
-//! (at least 256) of it: the slots that llama.cpp looks at, masked or not.
-//! vexp is [`super::math::exp`], exp the math library's.
+//! `end` is one past the last row's position. `n_kv` is `end` rounded up to a multiple
+//! of 256, at least 256: the number of slots that llama.cpp visits, masked or not. vexp
+//! is [`super::math::exp`], exp is the math library's.
 //!
 //! ```text
 //! fewer than 64 rows: one query at a time over its visible t, ascending
-//!     s = (k_t · f16(q), by vectors as F16) · scale
+//!     s = (k_t · f16(q), in vec_dot's order for F16) · scale
 //!     s > M:  a = f16(a · exp(M - s)), S · exp(M - s), M = s, p = 1
 //!     else    p = exp(s - M)
 //!     a_d = f16(fma(v_td, p, a_d));   S = fma(S, factor, p)
 //!     result a_d · (1 / S)
 //! one row and n_kv >= 512: the same over `threads` parts of ceil(n_kv / threads)
-//!     slots, joined ascending, parts without a visible slot left out:
+//!     slots, joined ascending, skipping parts without a visible slot:
 //!     M' = max(M, M_c);  α = exp(M - M'), β = exp(M_c - M')
 //!     o = fma(o, α, a_c · β);  S = fma(S, α, S_c · β);    result o · (1 / S)
 //! 64 rows and more: tiles of up to 64 queries of one head and 64 slots
 //!     s_t = (fma chain of q_d · k_td from +0, q in f32) · scale; masked: -inf
 //!     m = max s_t;  if m is more than M: factor exp(M - m), M = m
-//!     p_t = vexp(s_t - M);  S = f32(S + Σ in f64 of the folds of L lanes of p)
+//!     p_t = vexp(s_t - M);  S = f32(S + Σ in f64 of the folds of L values of p)
 //!     o_d = fma chain over all 64 slots of p_t · v_td, masked ones with p = +0
 //!     result o_d · (1 / S)
 //! ```
 //!
-//! A slot tile that is masked for a whole query tile is left out. Which rows
-//! share a query tile depends on the threads; it can move nothing but the
-//! sign of a zero. Slots past `end` hold zeros, as in a fresh cache.
+//! A tile of slots that is masked for a whole tile of queries is skipped. The number of
+//! threads decides which rows share a tile of queries, but this can only change the
+//! sign of a zero. Slots past `end` hold zeros, as in a new cache.
 
 use super::{dot, glibc, math};
 use crate::{Attention, Profile};
 use muser_quant::{DType, f16};
 use std::ops::Range;
 
-/// Slots, and at most queries, of a tile.
+/// The number of slots in a tile, and the largest number of queries in one.
 pub const TILE: usize = 64;
 
-/// The rows from which attention goes by tiles.
+/// The number of rows from which on attention is computed by tiles.
 pub const TILED_FROM: usize = 64;
 
-/// The slots that a call ending at position `end` looks at.
+/// The number of slots that a call ending at position `end` visits.
 pub fn slots(end: usize) -> usize {
     end.next_multiple_of(256).max(256)
 }
 
-/// Which form a call takes.
+/// The form of attention that a call takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// One query at a time.
     Single,
-    /// One query, its slots cut by threads.
+    /// One query whose slots are cut into a part for each thread.
     Split {
-        /// Slots in a part.
+        /// The number of slots in a part.
         part: usize,
     },
     /// Tiles of queries and slots.
     Tiled,
 }
 
-/// The form of a call of `rows` rows that ends at position `end`.
+/// Chooses the form of a call of `rows` rows that ends at position `end`, one past
+/// its last row, with llama.cpp on this many threads.
 pub fn form(rows: usize, end: usize, threads: usize) -> Form {
     let n_kv = slots(end);
     match rows {
@@ -69,7 +70,8 @@ pub fn form(rows: usize, end: usize, threads: usize) -> Form {
     }
 }
 
-/// The query tiles of a call: head and rows.
+/// Cuts a call into tiles of queries as llama.cpp does on this many threads. Each tile
+/// is a head and a range of rows.
 pub fn tiles(heads: usize, rows: usize, threads: usize) -> Vec<(usize, Range<usize>)> {
     let all = heads * rows;
     let size = all.div_ceil(4 * threads);
@@ -91,14 +93,15 @@ pub fn tiles(heads: usize, rows: usize, threads: usize) -> Vec<(usize, Range<usi
     tiles
 }
 
-/// A running softmax over f16 values: M, S, and the sum of values.
+/// The running softmax of one query: maximum M, sum S of the weights, and the sum of
+/// values, rounded to f16 at each step.
 struct Running {
     m: f32,
     s: f32,
     a: Vec<f32>,
 }
 
-/// The slots `range`, all of them visible, for one query.
+/// Computes the softmax of one query over the slots `range`, all of them visible.
 fn run<'a>(
     (profile, scale): (Profile, f32),
     range: Range<usize>,
@@ -129,12 +132,16 @@ fn run<'a>(
     Running { m, s: sum, a }
 }
 
-/// 1 / S, or 0 where nothing was visible.
+/// Computes 1 / S; 0 if S is 0 because nothing was visible.
 pub fn inverse(s: f32) -> f32 {
     if s == 0.0 { 0.0 } else { 1.0 / s }
 }
 
-/// One query of one head, in the form [`Form::Single`] or [`Form::Split`].
+/// Computes attention for one query of one head, in the form [`Form::Single`] or
+/// [`Form::Split`].
+///
+/// `k(t)` and `v(t)` return the f16 bits of position t; `p` is the query's own
+/// position.
 #[expect(clippy::too_many_arguments, reason = "the operands of attention")]
 pub fn attend<'a>(
     profile: Profile,
@@ -181,8 +188,10 @@ pub fn attend<'a>(
     }
 }
 
-/// One query tile of one head: the rows at the positions `positions`, each
-/// `q[i]` writing `out[i]`; `end` is one past the last position of the call.
+/// Computes attention for a tile of queries of one head, in the form [`Form::Tiled`].
+///
+/// `q[i]` is the query at position `positions.start + i`, whose result is `out[i]`.
+/// `end` is one past the last position of the call.
 #[expect(clippy::too_many_arguments, reason = "the operands of attention")]
 pub fn attend_tile<'a>(
     profile: Profile,
@@ -194,7 +203,7 @@ pub fn attend_tile<'a>(
     v: impl Fn(usize) -> &'a [u16],
     out: &mut [&mut [f32]],
 ) {
-    let lanes = profile.lanes();
+    let width = profile.vector_width();
     let rows = positions.len();
     let (mut m, mut s) = (vec![f32::NEG_INFINITY; rows], vec![0.0f32; rows]);
     out.iter_mut().for_each(|o| o.fill(0.0));
@@ -222,7 +231,7 @@ pub fn attend_tile<'a>(
                     m[i] = top;
                 }
                 p = scores.map(|s| math::exp(profile, s - m[i]));
-                let folds = p.chunks_exact(lanes).map(|c| dot::fold(c, lanes));
+                let folds = p.chunks_exact(width).map(|c| dot::fold(c, width));
                 let sum = folds.fold(0.0f64, |s, f| s + f64::from(f));
                 s[i] = (f64::from(s[i]) + sum) as f32;
             }

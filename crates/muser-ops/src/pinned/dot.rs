@@ -1,28 +1,29 @@
-//! Dot products of floats: the two orders that ggml takes them in.
+//! Dot products of floats, in the two orders that ggml sums them.
 //!
-//! With L the profile's lanes, element i of a vector:
+//! With L the profile's vector width, value i of a row is added as follows:
 //!
 //! ```text
-//! by vectors   vector (i / L) % 4, lane i % L: fma, ascending, over whole groups of 4 L
-//!   (vec_dot)  s_l = (v0_l + v2_l) + (v1_l + v3_l)
+//! vectors      to vector (i / L) % 4, element i % L: fma, ascending, over whole groups
+//!   (vec_dot)  of 4 L values;  s_l = (v0_l + v2_l) + (v1_l + v3_l)
 //!              AVX-512: s folded by 8, 4, 2, 1
 //!              AVX2:    t_l = s_l + s_l+4;  (t0 + t1) + (t2 + t3)
-//!              what is left is added in order, see below
-//! by lanes     lane i % L: fma, ascending; missing lanes of the last vector
-//!   (tinyBLAS) take fma(0, 0, ·); folded by L / 2, …, 1
+//!              then the remaining values in order, see below
+//! tinyBLAS     to element i % L of one vector: fma, ascending; elements without a value
+//!              in the last step take fma(0, 0, ·); folded by L / 2, …, 1
 //! ```
 //!
-//! What is left of *by vectors*: for F16 and BF16 the products, rounded, are
-//! added in f64; for F32 GCC vectorises the products of whole L and L / 2, adds
-//! them one by one, and fuses the last few. BF16 takes two vectors of 16 and
-//! folds each (AVX-512), or four of 8 folded by 4, 2, 1 (AVX2).
+//! The remaining values of the first order: for F16 and BF16 the products, rounded, are
+//! added in f64. For F32, GCC vectorises the products of L and of L / 2 values, adds
+//! them one by one, and fuses the last few. BF16 uses two vectors of 16 and folds each
+//! (AVX-512), or four of 8 folded by 4, 2, 1 (AVX2).
 //!
-//! Activations meet F16 weights as F16 and BF16 weights as BF16.
+//! Activations are rounded to F16 for F16 weights, and to BF16 for BF16 weights.
 
 use crate::Profile;
 use muser_quant::{DType, bf16, f16};
 
-/// The activation as the weights' format sees it.
+/// Rounds an activation to the precision in which it is multiplied with weights of
+/// this format: F16, BF16, or f32 unchanged.
 pub fn activation(dtype: DType, x: f32) -> f32 {
     if dtype == DType::F16 {
         f16::to_f32(f16::from_f32(x))
@@ -33,13 +34,14 @@ pub fn activation(dtype: DType, x: f32) -> f32 {
     }
 }
 
-/// Whether a product of `columns` vectors with `rows` rows of floats goes by
-/// lanes (tinyBLAS) and not by vectors.
-pub fn by_lanes(rows: usize, columns: usize) -> bool {
+/// Whether llama.cpp computes a product of `rows` float rows with `columns` vectors by
+/// tinyBLAS, and not by `vec_dot`.
+pub fn is_tiny_blas(rows: usize, columns: usize) -> bool {
     columns >= 2 && rows.is_multiple_of(4)
 }
 
-/// Folds the first `width` values by halves.
+/// Adds the first `width` values by halves: the upper half to the lower one until one
+/// value is left. `width` is a power of two, at most 16.
 pub fn fold(x: &[f32], mut width: usize) -> f32 {
     let mut t = [0.0f32; 16];
     t[..width].copy_from_slice(&x[..width]);
@@ -52,7 +54,8 @@ pub fn fold(x: &[f32], mut width: usize) -> f32 {
     t[0]
 }
 
-/// The fold that ends a sum by vectors, over the profile's lanes.
+/// Folds the elements of the vector that is left of four, as the profile's `vec_dot`
+/// does.
 pub fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
     match profile {
         Profile::LlamaCppAvx512 => fold(s, 16),
@@ -63,14 +66,14 @@ pub fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
     }
 }
 
-/// Σ w_i · x_i by lanes.
-pub fn lanes(
+/// Computes Σ w_i · x_i of `n` values in tinyBLAS's order.
+pub fn tiny_blas(
     profile: Profile,
     n: usize,
     w: impl Fn(usize) -> f32,
     x: impl Fn(usize) -> f32,
 ) -> f32 {
-    let l = profile.lanes();
+    let l = profile.vector_width();
     let mut c = [0.0f32; 16];
     for i in 0..n.next_multiple_of(l) {
         let (w, x) = if i < n { (w(i), x(i)) } else { (0.0, 0.0) };
@@ -79,7 +82,7 @@ pub fn lanes(
     fold(&c, l)
 }
 
-/// Σ w_i · x_i by vectors, of values in this format.
+/// Computes Σ w_i · x_i of `n` values in `vec_dot`'s order for weights of this format.
 pub fn vectors(
     profile: Profile,
     dtype: DType,
@@ -90,7 +93,7 @@ pub fn vectors(
     if dtype == DType::BF16 {
         return vectors_bf16(profile, n, w, x);
     }
-    let l = profile.lanes();
+    let l = profile.vector_width();
     let whole = n / (4 * l) * (4 * l);
     let mut v = [[0.0f32; 16]; 4];
     for i in 0..whole {
@@ -108,7 +111,8 @@ pub fn vectors(
     )
 }
 
-/// What is left after whole groups of vectors, added to their sum.
+/// Adds the products of the remaining values `left` to `sum`, the sum of the whole
+/// groups.
 pub fn rest(
     profile: Profile,
     dtype: DType,
@@ -118,11 +122,12 @@ pub fn rest(
     x: impl Fn(usize) -> f32,
 ) -> f32 {
     if dtype == DType::F32 {
-        return rest_f32(profile.lanes(), left, sum as f32, w, x);
+        return rest_f32(profile.vector_width(), left, sum as f32, w, x);
     }
     left.fold(sum, |s, i| s + f64::from(w(i) * x(i))) as f32
 }
 
+/// Adds the products of remaining F32 values as GCC vectorises that loop.
 fn rest_f32(
     l: usize,
     left: std::ops::Range<usize>,
@@ -143,13 +148,14 @@ fn rest_f32(
     (i..left.end).fold(sum, |s, i| w(i).mul_add(x(i), s))
 }
 
+/// Computes [`vectors`] for BF16 weights.
 fn vectors_bf16(
     profile: Profile,
     n: usize,
     w: impl Fn(usize) -> f32,
     x: impl Fn(usize) -> f32,
 ) -> f32 {
-    let l = profile.lanes();
+    let l = profile.vector_width();
     let whole = n / 32 * 32;
     let mut c = [[0.0f32; 16]; 4];
     for i in 0..whole {

@@ -1,19 +1,19 @@
-//! The sigmoid gate, the SiLU product and the soft-capped logits.
+//! The pinned lane's sigmoid gate, SiLU product and soft cap of logits.
 
 use super::{glibc, math};
 use crate::Profile;
 
-/// `x_i = x_i · sigmoid(g_i)`.
+/// Computes `x_i = x_i · sigmoid(g_i)`.
 pub fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
     for (x, &g) in x.iter_mut().zip(gate) {
         *x *= math::sigmoid(g);
     }
 }
 
-/// `g_i = silu(g_i) · u_i` of one row: whole vectors with the polynomial, the
-/// rest with the math library's exp.
+/// Computes `g_i = silu(g_i) · u_i` for one row: whole vectors of the profile with
+/// ggml's polynomial, the remaining values with the math library's exp.
 pub fn silu_product(profile: Profile, gate: &mut [f32], up: &[f32]) {
-    let whole = gate.len() / profile.lanes() * profile.lanes();
+    let whole = gate.len() / profile.vector_width() * profile.vector_width();
     for (i, (g, &u)) in gate.iter_mut().zip(up).enumerate() {
         *g = u * match i < whole {
             true => math::silu(profile, *g),
@@ -22,7 +22,8 @@ pub fn silu_product(profile: Profile, gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// Logits: scaled first, then capped, each step rounded.
+/// Turns the outputs of the head into logits: scales them, then caps them, each step
+/// rounded.
 pub fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
     for v in x.iter_mut() {
         let scaled = *v * scale;

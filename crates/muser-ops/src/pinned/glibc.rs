@@ -1,10 +1,10 @@
 //! `expf` and `tanhf` as glibc 2.36 computes them on x86-64 with FMA, to the bit.
 //!
-//! llama.cpp calls the platform's math library for sigmoid, the rescaling of
-//! attention and the logit cap. Both functions are written out here, so that
-//! kernels can compute them in vectors and the lane's bits do not move with the
-//! library of the machine. `cargo xtask math expf tanhf` compares them with the
-//! platform's own over all 2^32 inputs.
+//! llama.cpp calls the platform's math library for the sigmoid, the rescaling in
+//! attention and the logit cap. Both functions are implemented here, so that kernels
+//! can compute them in vectors and the lane's bits do not depend on the machine's
+//! library. `cargo xtask math expf tanhf` compares them with the platform's own over
+//! all 2^32 inputs.
 //!
 //! ```text
 //! expf, in f64:
@@ -16,8 +16,8 @@
 //!   else     t = expm1(-2 a);  -t / (t + 2)
 //! ```
 
-/// 2^(i / 32), its exponent lowered by i · 2^47: adding k · 2^47 gives
-/// 2^(k / 32) for every k ≡ i.
+/// The f64 bits of 2^(i / 32) minus i · 2^47, for i in 0..32. Adding k · 2^47 to entry
+/// k mod 32 gives the bits of 2^(k / 32).
 pub const EXP_TABLE: [u64; 32] = [
     0x3ff0_0000_0000_0000,
     0x3fef_d9b0_d315_8574,
@@ -54,7 +54,7 @@ pub const EXP_TABLE: [u64; 32] = [
 ];
 /// 32 / ln 2.
 pub const EXP_SCALE: f64 = f64::from_bits(0x4047_1547_652b_82fe);
-/// 1.5 · 2^52: adding it leaves the nearest integer in the low bits.
+/// 1.5 · 2^52: adding it to a value leaves the nearest integer in the low bits.
 pub const EXP_SHIFT: f64 = f64::from_bits(0x4338_0000_0000_0000);
 /// The polynomial of 2^(r / 32), its highest coefficient first.
 pub const EXP_POLY: [f64; 3] = [
@@ -62,10 +62,11 @@ pub const EXP_POLY: [f64; 3] = [
     f64::from_bits(0x3f2e_bfce_50fa_c4f3),
     f64::from_bits(0x3f96_2e42_ff0c_52d6),
 ];
-/// Beyond these the result is 0 or infinity, by the conversion to f32.
+/// The range that [`expf`] clamps its argument to. Beyond it the result, converted to
+/// f32, is 0 or infinity.
 pub const EXP_RANGE: [f64; 2] = [-150.0, 100.0];
 
-/// e^x.
+/// Computes e^x as glibc's `expf` does.
 pub fn expf(x: f32) -> f32 {
     let [low, high] = EXP_RANGE;
     // `clamp` keeps a NaN.
@@ -79,7 +80,7 @@ pub fn expf(x: f32) -> f32 {
     (y * f64::from_bits(power)) as f32
 }
 
-/// Coefficients of expm1, the lowest first.
+/// The coefficients of expm1's polynomial, the lowest first.
 pub const EXPM1_POLY: [f32; 5] = [
     f32::from_bits(0xbd08_8889),
     f32::from_bits(0x3ad0_0d01),
@@ -87,21 +88,22 @@ pub const EXPM1_POLY: [f32; 5] = [
     f32::from_bits(0x3686_7e54),
     f32::from_bits(0xb457_edbb),
 ];
-/// ln 2 in two parts, and 1 / ln 2.
+/// The upper part of ln 2.
 pub const LN2_HI: f32 = f32::from_bits(0x3f31_7180);
-/// See [`LN2_HI`].
+/// The lower part of ln 2.
 pub const LN2_LO: f32 = f32::from_bits(0x3717_f7d1);
-/// See [`LN2_HI`].
+/// 1 / ln 2.
 pub const INV_LN2: f32 = f32::from_bits(0x3fb8_aa3b);
-/// Up to 0.5 ln 2 nothing is taken off the argument; up to 1.5 ln 2 it is one
-/// ln 2.
+/// The limits of expm1's argument reduction, 0.5 ln 2 and 1.5 ln 2. Up to the first,
+/// nothing is subtracted from the argument; up to the second, one ln 2.
 pub const EXPM1_NEAR: [f32; 2] = [f32::from_bits(0x3eb1_7218), f32::from_bits(0x3f85_1592)];
-/// Below 2^-25 expm1(x) is x.
+/// The magnitude below which expm1(x) is x: 2^-25.
 pub const EXPM1_TINY: f32 = f32::from_bits(0x3300_0000);
-/// From 22 on tanh is 1; nothing larger goes into expm1.
+/// The magnitude from which on tanh is 1. Larger arguments are clamped to it before
+/// expm1.
 pub const TANH_MAX: f32 = 22.0;
 
-/// e^x - 1 for x = 2 a or -2 a of [`tanhf`]: 2 <= x <= 44, or -2 < x <= 0.
+/// Computes e^x - 1 for the two arguments of [`tanhf`]: 2 <= x <= 44, or -2 < x <= 0.
 fn expm1(arg: f32) -> f32 {
     let size = arg.abs();
     if size < EXPM1_TINY {
@@ -136,7 +138,7 @@ fn expm1(arg: f32) -> f32 {
     }
 }
 
-/// tanh x.
+/// Computes tanh x as glibc's `tanhf` does.
 pub fn tanhf(x: f32) -> f32 {
     // `min` would drop a NaN.
     let a = if x.abs() > TANH_MAX {
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends() {
+    fn limits_and_nan() {
         assert_eq!(expf(0.0), 1.0);
         assert_eq!(expf(f32::NEG_INFINITY), 0.0);
         assert_eq!(expf(f32::INFINITY), f32::INFINITY);
@@ -179,10 +181,10 @@ mod tests {
         assert_eq!([tanhf(30.0), tanhf(f32::NEG_INFINITY)], [1.0, -1.0]);
     }
 
-    /// The whole walk is `cargo xtask math expf tanhf`.
+    /// A sample; `cargo xtask math expf tanhf` compares all 2^32 inputs.
     #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
     #[test]
-    fn they_are_the_platforms() {
+    fn both_equal_the_platforms_functions() {
         for x in (0..u32::MAX).step_by(65_519).map(f32::from_bits) {
             let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
             assert!(same(expf(x), x.exp()), "expf({x:e})");

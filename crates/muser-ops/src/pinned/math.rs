@@ -1,10 +1,10 @@
-//! Exponentials, sigmoid, SiLU and tanh.
+//! The pinned lane's exponential, sigmoid and SiLU.
 //!
-//! Two kinds of exp meet in llama.cpp: the math library's `expf` (sigmoid,
-//! the rescaling of attention, what is left of a SiLU row after whole
-//! vectors: [`glibc::expf`]), and ggml's own vector
-//! polynomial (SiLU, attention's weights in wide batches), whose two builds
-//! differ in how they end:
+//! llama.cpp has two functions for e^x. The math library's `expf` ([`glibc::expf`])
+//! computes the sigmoid, the rescaling in attention, and those values of a SiLU row
+//! that follow its whole vectors. ggml's own vector polynomial ([`exp`]) computes the
+//! rest of SiLU and the weights of attention in wide batches. The two profiles differ
+//! in its last steps:
 //!
 //! ```text
 //! z = fma(x, log2 e, 1.5 · 2^23);  n = z - 1.5 · 2^23       the integer in z's low bits
@@ -13,7 +13,7 @@
 //! AVX-512   j = fma(q, u, fma(c1, b, 1));      j · 2^n rounded once
 //!           |n| > 192: 0 or infinity
 //! AVX2      j = fma(q, u, c1 · b);  k = 2^n;   fma(j, k, k)      |n| <= 126
-//!           beyond, 2^n in two factors; |n| > 192: the first one squared
+//!           |n| > 126: 2^n as two factors; |n| > 192: the first factor squared
 //! ```
 
 use super::glibc;
@@ -29,11 +29,11 @@ const C3: f32 = f32::from_bits(0x3e2a_af33);
 const C4: f32 = f32::from_bits(0x3d2b_9f17);
 const C5: f32 = f32::from_bits(0x3c07_2010);
 
-/// The constants of [`exp`], for kernels: shift, log2 e, ln 2 in two parts,
-/// c1 to c5.
+/// The constants of [`exp`], for kernels: shift, log2 e, ln 2 in two parts, and the
+/// coefficients c1 to c5.
 pub const EXP: [f32; 9] = [SHIFT, LOG2_E, LN2_HI, LN2_LO, C1, C2, C3, C4, C5];
 
-/// ggml's vector exp, one lane of it.
+/// Computes e^x as one element of ggml's vector function does.
 pub fn exp(profile: Profile, x: f32) -> f32 {
     let z = x.mul_add(LOG2_E, SHIFT);
     let n = z - SHIFT;
@@ -68,23 +68,23 @@ pub fn exp(profile: Profile, x: f32) -> f32 {
     }
 }
 
-/// `x · 2^n` rounded once, for integral |n| <= 192 (or NaN).
+/// Computes `x · 2^n`, rounded once, for an integral n with |n| <= 192, or NaN.
 fn scale(x: f32, n: f32) -> f32 {
     // Exact in f64, whose exponents are wide enough, so one rounding is left.
     (f64::from(x) * 2f64.powi(n as i32)) as f32
 }
 
-/// `1 / (1 + exp(-x))` with the math library's exp.
+/// Computes `1 / (1 + exp(-x))` with the math library's exp.
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + glibc::expf(-x))
 }
 
-/// `silu(x)` of a value in a whole vector of a row.
+/// Computes SiLU of a value that lies in a whole vector of its row.
 pub fn silu(profile: Profile, x: f32) -> f32 {
     x / (1.0 + exp(profile, 0.0 - x))
 }
 
-/// `silu(x)` of a value after the whole vectors of a row.
+/// Computes SiLU of a value that follows the whole vectors of its row.
 pub fn silu_rest(x: f32) -> f32 {
     x / (1.0 + glibc::expf(-x))
 }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn both_are_exponentials() {
+    fn both_profiles_are_within_2_5_ulp_of_exp() {
         for profile in Profile::ALL {
             for i in -1000..=880 {
                 let x = i as f32 / 10.0;

@@ -1,21 +1,20 @@
-//! The pinned lane: llama.cpp's own bits, by named reference profile.
+//! The pinned lane: the bits of llama.cpp, for named reference profiles.
 //!
-//! Its oracle is llama.cpp itself (`crates/muser-reference`, run by `cargo
-//! xtask parity`). The scalar functions here say the same in our words,
-//! [`Oracle`] runs whole models on them, and fast kernels are compared with
-//! them where llama.cpp is not at hand.
+//! Its reference is llama.cpp itself (`crates/muser-reference`, run by `cargo xtask
+//! parity`). The scalar functions of these modules compute the same bits. [`Oracle`]
+//! runs whole models on them, and fast kernels are compared with them where llama.cpp
+//! is not at hand.
 //!
-//! Everything is written for two profiles that differ in the lanes of a float
-//! vector and in the end of the exponential. What is common to both lanes is
-//! not repeated: the embedding's rows, the quantised activations
-//! ([`crate::project::quantize`]) and the f16 of the cache are the strict
-//! lane's. What is not finite is not covered.
+//! There are two profiles. They differ in the vector width, which decides the order of
+//! float sums, and in the last steps of the exponential. The two lanes share the
+//! embedding, the quantised activations ([`crate::project::quantize`]) and the f16
+//! cache, which are not repeated here. Values that are not finite are not covered.
 //!
-//! In three modules GCC's contraction is part of the arithmetic, a multiply
-//! and an add that are apart in llama.cpp's source and one instruction in its
-//! object code: the tiled products and the Q5_K minimum ([`project`](mod@project)),
-//! the last few F32 values of a row and BF16 ([`dot`]), the rotation
-//! ([`rope`](mod@rope)), the sums of attention ([`attention`]).
+//! GCC's contraction is part of the arithmetic: a multiply and an add that are separate
+//! in llama.cpp's source are one fma in its object code. This concerns the tiled
+//! products and the Q5_K minimum ([`project`](mod@project)), the last few F32 values of
+//! a row and BF16 ([`dot`]), the rotation ([`rope`](mod@rope)), and the sums of
+//! attention ([`attention`]).
 
 pub mod attention;
 pub mod dot;
@@ -31,7 +30,10 @@ pub use oracle::Oracle;
 
 use crate::OpError;
 
-/// Refuses a head size that the lane does not cover.
+/// Checks that the lane covers a head size.
+///
+/// # Errors
+/// `head_dim` is not a multiple of 8.
 pub fn check_head(op: &'static str, head_dim: usize) -> Result<(), OpError> {
     if head_dim.is_multiple_of(8) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! The pinned lane as a backend of scalar functions.
+//! [`Oracle`]: the scalar functions of the pinned lane as a backend.
 
 use super::{attention, elementwise, norm, project, rope};
-use crate::oracle::{self, Batch, Kv, Rows};
+use crate::oracle::{self, Batch, Buffer, Kv};
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, Profile,
     RopeFrequencies, RopeSpec, Subset, Weight,
@@ -9,21 +9,21 @@ use crate::{
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The scalar functions of the pinned lane as a [`Backend`], slow and obvious.
+/// A slow [`Backend`] made of the pinned lane's scalar functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
-    /// The profile.
+    /// The profile whose bits it computes.
     pub profile: Profile,
-    /// The threads that llama.cpp would compute with: they cut the slots of a
-    /// single query from 512 slots on.
+    /// The number of threads that llama.cpp would use. From 512 slots on, it cuts the
+    /// slots of a single query into as many parts.
     pub threads: usize,
 }
 
-/// What both lanes do alike.
+/// The strict lane's oracle, for the operations that are the same in both lanes.
 const SHARED: oracle::Oracle = oracle::Oracle;
 
 impl Oracle {
-    /// Refuses a weight whose format the lane has no arithmetic for.
+    /// Refuses a weight whose format the lane does not cover.
     fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
         if project::covers(weight.dtype()) {
             return Ok(());
@@ -37,7 +37,7 @@ impl Oracle {
 }
 
 impl Backend for Oracle {
-    type Buffer = Rows;
+    type Buffer = Buffer;
     type Set = Vec<Weight>;
     type Table = Weight;
     type Vector = Vec<f32>;
@@ -86,7 +86,7 @@ impl Backend for Oracle {
         vector.len()
     }
 
-    fn width(&self, buffer: &Rows) -> usize {
+    fn width(&self, buffer: &Buffer) -> usize {
         buffer.width
     }
 
@@ -94,15 +94,15 @@ impl Backend for Oracle {
         batch.plan()
     }
 
-    fn buffer(&self, rows: usize, width: usize) -> Result<Rows, OpError> {
+    fn buffer(&self, rows: usize, width: usize) -> Result<Buffer, OpError> {
         SHARED.buffer(rows, width)
     }
 
-    fn write(&self, buffer: &mut Rows, values: &[f32]) -> Result<(), OpError> {
+    fn write(&self, buffer: &mut Buffer, values: &[f32]) -> Result<(), OpError> {
         SHARED.write(buffer, values)
     }
 
-    fn read<'a>(&self, buffer: &'a Rows, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
+    fn read<'a>(&self, buffer: &'a Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
         oracle::read(buffer, rows)
     }
 
@@ -117,19 +117,19 @@ impl Backend for Oracle {
     fn copy_rows(
         &self,
         rows: usize,
-        src: &Rows,
+        src: &Buffer,
         from: usize,
-        dst: &mut Rows,
+        dst: &mut Buffer,
         to: usize,
     ) -> Result<(), OpError> {
         SHARED.copy_rows(rows, src, from, dst, to)
     }
 
-    fn gather(&self, batch: &Batch<'_>, src: &Rows, dst: &mut Rows) -> Result<(), OpError> {
+    fn gather(&self, batch: &Batch<'_>, src: &Buffer, dst: &mut Buffer) -> Result<(), OpError> {
         SHARED.gather(batch, src, dst)
     }
 
-    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Rows) -> Result<(), OpError> {
+    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Buffer) -> Result<(), OpError> {
         SHARED.embed(batch, table, out)
     }
 
@@ -138,8 +138,8 @@ impl Backend for Oracle {
         rows: usize,
         set: &Vec<Weight>,
         which: Range<usize>,
-        x: &Rows,
-        out: &mut [&mut Rows],
+        x: &Buffer,
+        out: &mut [&mut Buffer],
     ) -> Result<(), OpError> {
         for (w, o) in oracle::chosen(set, which, out.len())?.iter().zip(out) {
             x.need("project", rows, w.cols())?;
@@ -153,10 +153,10 @@ impl Backend for Oracle {
     fn rms_norm(
         &self,
         rows: usize,
-        x: &Rows,
+        x: &Buffer,
         weight: Option<&Vec<f32>>,
         eps: f32,
-        out: &mut Rows,
+        out: &mut Buffer,
     ) -> Result<(), OpError> {
         let width = weight.map_or(x.width, Vec::len);
         x.need("rms_norm", rows, width)?;
@@ -170,7 +170,7 @@ impl Backend for Oracle {
     fn head_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Buffer,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -186,8 +186,8 @@ impl Backend for Oracle {
     fn add_rms_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
-        y: &Rows,
+        x: &mut Buffer,
+        y: &Buffer,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -199,7 +199,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn add(&self, rows: usize, x: &mut Rows, y: &Rows) -> Result<(), OpError> {
+    fn add(&self, rows: usize, x: &mut Buffer, y: &Buffer) -> Result<(), OpError> {
         SHARED.add(rows, x, y)
     }
 
@@ -208,7 +208,7 @@ impl Backend for Oracle {
         batch: &Batch<'_>,
         subset: Subset,
         rope: &RopeFrequencies,
-        x: &mut Rows,
+        x: &mut Buffer,
     ) -> Result<(), OpError> {
         let rest = x.width % (2 * rope.pairs()).max(1);
         OpError::check("rope", "values past whole heads", 0, rest)?;
@@ -227,10 +227,10 @@ impl Backend for Oracle {
         layer: usize,
         desc: &Attention,
         subset: Subset,
-        q: &Rows,
-        k: &Rows,
-        v: &Rows,
-        out: &mut Rows,
+        q: &Buffer,
+        k: &Buffer,
+        v: &Buffer,
+        out: &mut Buffer,
     ) -> Result<(), OpError> {
         super::check_head("attention", desc.head_dim)?;
         batch.store(layer, k, v)?;
@@ -278,7 +278,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn sigmoid_gate(&self, rows: usize, x: &mut Rows, gate: &Rows) -> Result<(), OpError> {
+    fn sigmoid_gate(&self, rows: usize, x: &mut Buffer, gate: &Buffer) -> Result<(), OpError> {
         x.need("sigmoid_gate", rows, gate.width)?;
         gate.need("sigmoid_gate", rows, x.width)?;
         let n = rows * x.width;
@@ -286,7 +286,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn silu_product(&self, rows: usize, gate: &mut Rows, up: &Rows) -> Result<(), OpError> {
+    fn silu_product(&self, rows: usize, gate: &mut Buffer, up: &Buffer) -> Result<(), OpError> {
         gate.need("silu_product", rows, up.width)?;
         up.need("silu_product", rows, gate.width)?;
         for r in 0..rows {
@@ -298,7 +298,7 @@ impl Backend for Oracle {
     fn soft_cap(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Buffer,
         scale: f32,
         cap: Option<f32>,
     ) -> Result<(), OpError> {

@@ -1,44 +1,42 @@
 //! Products of weights with a batch of vectors, as ggml 0.26.0 computes them on
 //! x86-64 with AVX2 or AVX-512 (crate `llama-cpp-sys-2` 0.1.161).
 //!
-//! The number of columns decides the arithmetic: a batch-width boundary is a
-//! numerical boundary.
+//! A column is one vector of the batch. The format, the number of rows and the number
+//! of columns decide the arithmetic, which is called a route:
 //!
 //! | weights | columns | route |
 //! |---|---|---|
 //! | Q4_K, rows a multiple of 8 | whole groups of four | [`Route::InterleavedFour`] |
-//! | the same | the one to three left over | [`Route::Interleaved`] |
-//! | Q4_K otherwise, Q5_K, Q6_K | 1 to 7 | [`Route::Lanes`] |
+//! | the same | the last one to three | [`Route::Interleaved`] |
+//! | Q4_K otherwise, Q5_K, Q6_K | 1 to 7 | [`Route::Narrow`] |
 //! | Q4_K otherwise, Q5_K, Q6_K | 8 and more | [`Route::Tiled`] |
 //! | F16, BF16, F32 | one, or rows no multiple of 4 | [`Route::Vectors`] |
 //! | F16, BF16, F32 otherwise | 2 and more | [`Route::TinyBlas`] |
 //!
-//! The float routes are written in [`super::dot`]. For the others, activations
-//! are quantised by the rule of
-//! [`BlockQ8K::quantize`](muser_quant::q8_k::BlockQ8K::quantize) in all
-//! of them.
-//! ggml's four-row quantiser for the interleaved route may pick the other sign
-//! among tied magnitudes; it then negates codes and scale alike, which moves no
-//! bit of a product. What is not finite is not covered.
+//! [`super::dot`] defines the two float routes. All others quantise activations by
+//! the rule of [`BlockQ8K::quantize`](muser_quant::q8_k::BlockQ8K::quantize). ggml's
+//! quantiser for four rows, which the interleaved routes use, may pick the other sign
+//! among values of the same magnitude. It then negates codes and scale alike, which
+//! moves no bit of a product. Values that are not finite are not covered.
 //!
-//! Per output, superblocks b ascending, S and M the exact integers of the
-//! strict lane, d, m the block's factors, y the activation's:
+//! For each output, over superblocks ascending; S and M are the exact integers of the
+//! strict lane, d and m the factors of the block, y the scale of the activations:
 //!
 //! ```text
 //! Interleaved  acc = fma(S, d · y, acc);  accm = fma(M, m · y, accm)
 //!              acc - accm                          (the strict lane's own chain)
 //! InterleavedFour  the same with four links a superblock, of 64 codes each
 //! Tiled        acc = fma(fma(-m, M, d · S), y, acc)           (Q6_K: (d · S))
-//! Lanes        eight lanes l, each of every eighth quad of codes (S_l):
+//! Narrow       eight partial sums l, each of every eighth quad of codes (S_l):
 //!              acc_l = fma(S_l, d · y, acc_l)
-//!              Q5_K: acc' = fma(-(m · y), M, acc');  Q4_K: four such lanes of
+//!              Q5_K: acc' = fma(-(m · y), M, acc');  Q4_K: four such sums of
 //!              two sub-blocks each, folded (l + 2), then (l + 1)
 //!              fold (l + 4), (l + 2), (l + 1), then + acc'     (Q6_K: no acc')
 //! ```
 //!
-//! The compiler's contraction is in this: the product of `y` in the tiled
-//! route and the minimum of the Q5_K lanes are separate operations in the
-//! source, and GCC fuses them.
+//! Two of these fma come from GCC's contraction: the product with `y` in the tiled
+//! route and the minimum of Q5_K in the narrow route are separate operations in the
+//! source.
 
 use super::dot;
 use crate::project::{dot_quantized, quantize};
@@ -49,42 +47,43 @@ use muser_quant::q6_k::BlockQ6K;
 use muser_quant::q8_k::BlockQ8K;
 use muser_quant::{DType, QK, f16};
 
-/// Which arithmetic a product takes.
+/// The arithmetic of a product's outputs in the pinned lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// Eight rows interleaved, one float lane an output, a link a superblock.
+    /// Eight interleaved rows, one float chain for each output, a link for each
+    /// superblock.
     Interleaved,
-    /// The same for four columns at once: a link every 64 codes.
+    /// Eight interleaved rows with four columns at once: a link for every 64 codes.
     InterleavedFour,
-    /// A dot product of eight float lanes for each output.
-    Lanes,
-    /// Tiles of columns, one float chain an output.
+    /// Up to seven columns: eight partial sums for each output.
+    Narrow,
+    /// Eight columns and more: tiles, one float chain for each output.
     Tiled,
-    /// Float weights, a dot product of four vectors for each output.
+    /// Float weights: a dot product over several vectors for each output.
     Vectors,
-    /// Float weights, one vector an output.
+    /// Float weights: one vector of partial sums for each output.
     TinyBlas,
 }
 
 impl Route {
-    /// The name in tables.
+    /// The route's name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Interleaved => "interleaved",
             Self::InterleavedFour => "interleaved-four",
-            Self::Lanes => "lanes",
+            Self::Narrow => "narrow",
             Self::Tiled => "tiled",
             Self::Vectors => "vectors",
             Self::TinyBlas => "tinyblas",
         }
     }
 
-    /// llama.cpp's function that the route is.
+    /// The function of llama.cpp that takes the route.
     pub fn reference(self) -> &'static str {
         match self {
             Self::Interleaved => "ggml_gemv_q4_K_8x8_q8_K",
             Self::InterleavedFour => "ggml_gemm_q4_K_8x8_q8_K",
-            Self::Lanes => "ggml_vec_dot_q{4,5,6}_K_q8_K",
+            Self::Narrow => "ggml_vec_dot_q{4,5,6}_K_q8_K",
             Self::Tiled => "tiled (ggml-cpu/tiled)",
             Self::Vectors => "ggml_vec_dot_{f16,bf16,f32}",
             Self::TinyBlas => "tinyBLAS (llamafile/sgemm)",
@@ -92,10 +91,10 @@ impl Route {
     }
 }
 
-/// The columns from which the tiled route is taken.
+/// The number of columns from which on the tiled route is taken.
 pub const TILED_FROM: usize = 8;
 
-/// The formats that the lane covers, and how each is computed.
+/// The formats that the pinned lane covers, and how each is computed.
 const COVERED: [(DType, Covered); 6] = [
     (DType::Q4K, Covered::FourBits),
     (DType::Q5K, Covered::FiveBits),
@@ -105,7 +104,7 @@ const COVERED: [(DType, Covered); 6] = [
     (DType::F32, Covered::Floats),
 ];
 
-/// A format of the lane.
+/// How the pinned lane computes a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Covered {
     FourBits,
@@ -114,35 +113,35 @@ enum Covered {
     Floats,
 }
 
-/// The arithmetic of a format; `None` if the lane has none.
+/// How the pinned lane computes `dtype`; `None` if it does not cover the format.
 fn covered(dtype: DType) -> Option<Covered> {
     let mut found = COVERED.iter().filter(|(of, _)| *of == dtype);
     found.next().map(|(_, covered)| *covered)
 }
 
-/// Whether the lane has an arithmetic for the format.
+/// Whether the pinned lane covers the format `dtype`.
 pub fn covers(dtype: DType) -> bool {
     covered(dtype).is_some()
 }
 
-/// The route of column `column` of a product of `columns`; `None` for a format
-/// that the lane does not cover.
+/// The route of one column of a product of `rows` rows with `columns` columns; `None`
+/// for a format that the lane does not cover.
 pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option<Route> {
     let eights = rows.is_multiple_of(8);
     Some(match covered(dtype)? {
         Covered::FourBits if eights && column < columns / 4 * 4 => Route::InterleavedFour,
         Covered::FourBits if eights => Route::Interleaved,
         Covered::FourBits | Covered::FiveBits | Covered::SixBits if columns < TILED_FROM => {
-            Route::Lanes
+            Route::Narrow
         }
         Covered::FourBits | Covered::FiveBits | Covered::SixBits => Route::Tiled,
-        Covered::Floats if dot::by_lanes(rows, columns) => Route::TinyBlas,
+        Covered::Floats if dot::is_tiny_blas(rows, columns) => Route::TinyBlas,
         Covered::Floats => Route::Vectors,
     })
 }
 
-/// `out[c] = W x[c]` for all columns at once: `x` is `[columns, cols]`, `out`
-/// `[columns, rows]`.
+/// Computes `out[c] = W x[c]` for all columns at once: `x` is `[columns, cols]`, `out`
+/// is `[columns, rows]`.
 ///
 /// # Panics
 /// If the lane does not cover the format.
@@ -168,19 +167,19 @@ pub fn project(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
                 Some(Route::Interleaved) => dot_quantized(dtype, row, &y),
                 Some(Route::InterleavedFour) => by_quarters(&unpack(row), &y),
                 Some(Route::Tiled) => tiled(&unpack(row), &y),
-                Some(Route::Lanes) => lanes(dtype, &unpack(row), &y),
+                Some(Route::Narrow) => narrow(dtype, &unpack(row), &y),
                 Some(Route::Vectors | Route::TinyBlas) | None => {
-                    unreachable!("float weights went before, and so did others")
+                    unreachable!("the match above returned or panicked for these formats")
                 }
             };
         }
     }
 }
 
-/// [`project`] of float weights.
+/// Computes [`project`] for float weights.
 fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     let (dtype, rows, cols) = (weight.dtype(), weight.rows(), weight.cols());
-    let by_lanes = dot::by_lanes(rows, x.len() / cols);
+    let tiny_blas = dot::is_tiny_blas(rows, x.len() / cols);
     let mut w = vec![0.0f32; cols];
     for r in 0..rows {
         dtype
@@ -188,8 +187,8 @@ fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
             .expect("a weight's rows are whole by construction");
         for (c, x) in x.chunks_exact(cols).enumerate() {
             let x = |i: usize| dot::activation(dtype, x[i]);
-            out[c * rows + r] = match by_lanes {
-                true => dot::lanes(profile, cols, |i| w[i], x),
+            out[c * rows + r] = match tiny_blas {
+                true => dot::tiny_blas(profile, cols, |i| w[i], x),
                 false => dot::vectors(profile, dtype, cols, |i| w[i], x),
             };
         }
@@ -198,9 +197,9 @@ fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
 
 /// One superblock of a row, unpacked.
 struct Unpacked {
-    /// Codes as they stand.
+    /// The codes, their bias not subtracted.
     codes: [i32; QK],
-    /// What each code is too large by: 32 for Q6_K.
+    /// The bias to subtract from each code: 32 for Q6_K, else 0.
     bias: i32,
     /// The scale of each 16 codes.
     scales: [i32; QK / 16],
@@ -211,17 +210,17 @@ struct Unpacked {
 }
 
 impl Unpacked {
-    /// Σ s · (q - bias) · a, exact.
+    /// Computes Σ s · (q - bias) · a, exactly.
     fn sum(&self, a: &BlockQ8K) -> i32 {
         (0..QK)
             .map(|i| self.term(a, i, self.codes[i] - self.bias))
             .sum()
     }
 
-    /// What float lane `l` of eight gets of [`Self::sum`]: every eighth quad of
-    /// codes, vectors of 32 laid over each other; but the bias is taken off the
-    /// lane of its own 32 codes, `32 l ..`, which moves it between lanes.
-    fn lane_sum(&self, a: &BlockQ8K, l: usize) -> i32 {
+    /// Computes partial sum `l` of eight, which together are [`Self::sum`]: the quads
+    /// of codes l, 8 + l, 16 + l, …, minus the bias of other codes, `32 l .. 32 l + 32`.
+    /// llama.cpp sums the bias in that order.
+    fn partial_sum(&self, a: &BlockQ8K, l: usize) -> i32 {
         let quads = (0..QK).filter(|i| i % 32 / 4 == l);
         let codes: i32 = quads.map(|i| self.term(a, i, self.codes[i])).sum();
         let bias: i32 = (32 * l..32 * (l + 1))
@@ -230,18 +229,20 @@ impl Unpacked {
         codes - bias
     }
 
+    /// The product of a code with its scale and with activation `i`.
     fn term(&self, a: &BlockQ8K, i: usize, code: i32) -> i32 {
         self.scales[i / 16] * code * i32::from(a.q[i])
     }
 
-    /// [`Self::sum`] over the codes `64 g .. 64 g + 64`.
+    /// Computes [`Self::sum`] over the codes `64 g .. 64 g + 64`, for a format without
+    /// bias.
     fn quarter_sum(&self, a: &BlockQ8K, g: usize) -> i32 {
         (64 * g..64 * (g + 1))
             .map(|i| self.term(a, i, self.codes[i]))
             .sum()
     }
 
-    /// Σ m · a over the sub-blocks that `of` picks.
+    /// Computes Σ m · a over the sub-blocks for which `of` is true.
     fn min(&self, a: &BlockQ8K, of: impl Fn(usize) -> bool) -> i32 {
         let sum = |j: usize| {
             a.q[32 * j..][..32]
@@ -256,7 +257,7 @@ impl Unpacked {
     }
 }
 
-/// The superblocks of a Q4_K row.
+/// Unpacks the superblocks of a Q4_K row.
 fn unpack_four(row: &[u8]) -> Vec<Unpacked> {
     let blocks = row.as_chunks().0.iter().map(BlockQ4K::from_bytes);
     let unpacked = blocks.map(|b| {
@@ -266,7 +267,7 @@ fn unpack_four(row: &[u8]) -> Vec<Unpacked> {
     unpacked.collect()
 }
 
-/// The superblocks of a Q5_K row.
+/// Unpacks the superblocks of a Q5_K row.
 fn unpack_five(row: &[u8]) -> Vec<Unpacked> {
     let blocks = row.as_chunks().0.iter().map(BlockQ5K::from_bytes);
     let unpacked = blocks.map(|b| {
@@ -276,7 +277,7 @@ fn unpack_five(row: &[u8]) -> Vec<Unpacked> {
     unpacked.collect()
 }
 
-/// The superblocks of a Q6_K row.
+/// Unpacks the superblocks of a Q6_K row.
 fn unpack_six(row: &[u8]) -> Vec<Unpacked> {
     let blocks = row.as_chunks().0.iter().map(BlockQ6K::from_bytes);
     let unpacked = blocks.map(|b| Unpacked {
@@ -290,7 +291,7 @@ fn unpack_six(row: &[u8]) -> Vec<Unpacked> {
     unpacked.collect()
 }
 
-/// A superblock with scales and minima for each 32 codes.
+/// Makes an unpacked superblock with a scale and a minimum for each 32 codes.
 fn with_minima(codes: [i32; QK], (s, m): ([u8; 8], [u8; 8]), d: u16, dmin: u16) -> Unpacked {
     Unpacked {
         codes,
@@ -302,7 +303,7 @@ fn with_minima(codes: [i32; QK], (s, m): ([u8; 8], [u8; 8]), d: u16, dmin: u16) 
     }
 }
 
-/// [`Route::InterleavedFour`].
+/// Computes one output by [`Route::InterleavedFour`].
 fn by_quarters(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut accm) = (0.0f32, 0.0f32);
     for (w, a) in row.iter().zip(y) {
@@ -314,7 +315,7 @@ fn by_quarters(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     acc - accm
 }
 
-/// [`Route::Tiled`].
+/// Computes one output by [`Route::Tiled`].
 fn tiled(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     row.iter().zip(y).fold(0.0, |acc, (w, a)| {
         let mut value = w.d * w.sum(a) as f32;
@@ -325,13 +326,13 @@ fn tiled(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     })
 }
 
-/// [`Route::Lanes`].
-fn lanes(dtype: DType, row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
+/// Computes one output by [`Route::Narrow`].
+fn narrow(dtype: DType, row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut low) = ([0.0f32; 8], [0.0f32; 4]);
     for (w, a) in row.iter().zip(y) {
         let factor = a.d * w.d;
         for (l, acc) in acc.iter_mut().enumerate() {
-            *acc = (w.lane_sum(a, l) as f32).mul_add(factor, *acc);
+            *acc = (w.partial_sum(a, l) as f32).mul_add(factor, *acc);
         }
         let factor = -a.d * w.dmin;
         match covered(dtype) {

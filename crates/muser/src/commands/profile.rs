@@ -11,7 +11,7 @@ use clap::Args;
 use muser_engine::Token;
 use muser_model::{Cache, Transformer, Want};
 use muser_ops::Backend;
-use muser_ops::profile::{Event, Profiled};
+use muser_ops::profiler::{Event, Profiled};
 use report::{Phase, Report};
 use std::path::PathBuf;
 use std::sync::Arc;

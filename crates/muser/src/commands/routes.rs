@@ -4,7 +4,7 @@ use crate::cli::Common;
 use crate::exit::BadModel;
 use crate::{load, output};
 use clap::Args;
-use muser_cpu::ladder::{LADDER, OPERATIONS, Rows, Rung, rungs};
+use muser_cpu::ladder::{LADDER, OPERATIONS, RowRule, Rung, rungs};
 use muser_model::{Budget, Role};
 use muser_ops::{Lane, Profile};
 use muser_quant::DType;
@@ -127,16 +127,16 @@ fn product(rung: &Rung, dtype: DType, budget: Option<&Budget>) -> Option<Product
         None => format!("{} and more", rung.from),
     };
     let rows = match rung.rows {
-        Rows::Any => "any".to_owned(),
-        Rows::Multiple(n) => format!("multiple of {n}"),
-        Rows::NoMultiple(n) => format!("no multiple of {n}"),
+        RowRule::Any => "any".to_owned(),
+        RowRule::Multiple(n) => format!("multiple of {n}"),
+        RowRule::NoMultiple(n) => format!("no multiple of {n}"),
     };
     Some(Product {
         lane: rung.lane,
         format: dtype.to_string(),
         rows,
         columns,
-        part: rung.part.name(),
+        part: rung.columns.name(),
         kernel: rung.family.kernel(dtype),
         reference: rung.route.map(|r| r.reference()),
         tensors,

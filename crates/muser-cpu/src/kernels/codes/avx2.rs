@@ -1,14 +1,14 @@
 //! Unpacking with AVX2: vectors of 32 codes.
 //!
-//! Two packed vectors of nibbles are four instructions for 64 codes; bits that lie
-//! apart cost a shift, a mask and an or for each vector.
+//! Nibbles take four instructions for 64 codes. Codes whose high bits are stored
+//! separately take a shift, a mask and an or more for each vector.
 
 use crate::simd::avx2 as v;
 use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// The 256 codes of a superblock in natural order, not less their bias.
+/// Unpacks the 256 codes of a superblock in natural order. The bias is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -19,7 +19,7 @@ pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m2
     }
 }
 
-/// Q4_K.
+/// Unpacks Q4_K.
 #[inline]
 #[level(avx2)]
 fn nibbles<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -33,7 +33,7 @@ fn nibbles<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Q5_K.
+/// Unpacks Q5_K.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -41,7 +41,7 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     let high = v::load256(w, 16);
     let bit4 = _mm256_set1_epi8(16);
     let mut out = [_mm256_setzero_si256(); 8];
-    // Bit j of a byte belongs to sub-block j: brought to bit 4.
+    // Bit j of each byte belongs to sub-block j; the shifts move it to bit 4.
     let fifth = [
         _mm256_slli_epi16::<4>(high),
         _mm256_slli_epi16::<3>(high),
@@ -62,7 +62,7 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Q6_K: codes `0..=63`.
+/// Unpacks Q6_K to codes in `0..=63`.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -91,8 +91,8 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// The 32 codes of the group that begins at byte `at`, in natural order: signed
-/// bytes, or nibbles not less their bias.
+/// Unpacks the 32 codes of the group that begins at byte `at`, in natural order: signed
+/// bytes, or nibbles whose bias is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_group<F: Group>(w: &[u8], at: usize) -> __m256i {

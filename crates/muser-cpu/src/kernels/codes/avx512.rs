@@ -1,9 +1,9 @@
 //! Unpacking with AVX-512: vectors of 64 codes.
 //!
-//! A load broadcasts 32 packed bytes to both halves of a register, a variable
-//! shift brings the high nibbles down in the upper half, a mask: 64 codes in
-//! natural order, no permutation of the activations. Bits that lie apart come the
-//! same way and are merged by a ternary logic.
+//! A load broadcasts 32 packed bytes to both halves of a register, a variable shift moves
+//! the high nibbles of the upper half down, and a mask leaves 64 codes in natural order,
+//! so that activations need no permutation. Bits that are stored separately are shifted
+//! in the same way and merged by a ternary logic instruction.
 
 use crate::simd::avx2::load128;
 use crate::simd::avx512 as v;
@@ -11,7 +11,7 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// The 256 codes of a superblock in natural order, not less their bias.
+/// Unpacks the 256 codes of a superblock in natural order. The bias is not subtracted.
 #[inline]
 #[level(avx512)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -22,7 +22,7 @@ pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m5
     }
 }
 
-/// Q4_K.
+/// Unpacks Q4_K.
 #[inline]
 #[level(avx512)]
 fn nibbles<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -36,7 +36,7 @@ fn nibbles<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Q5_K.
+/// Unpacks Q5_K.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -44,7 +44,7 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     let nibble = _mm512_set1_epi8(15);
     let high = _mm512_broadcast_i64x4(v::load256(w, 16));
     let bit4 = _mm512_set1_epi8(16);
-    // Bit 2 g (lower half) and 2 g + 1 (upper half) to bit 4.
+    // Moves bit 2 g (lower half) and bit 2 g + 1 (upper half) to bit 4.
     let fifth = [
         _mm512_sllv_epi64(high, _mm512_setr_epi64(4, 4, 4, 4, 3, 3, 3, 3)),
         _mm512_sllv_epi64(high, _mm512_setr_epi64(2, 2, 2, 2, 1, 1, 1, 1)),
@@ -61,7 +61,7 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Q6_K: codes `0..=63`.
+/// Unpacks Q6_K to codes in `0..=63`.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -71,8 +71,8 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     for h in 0..2 {
         let low = v::load512(w, 64 * h);
         let high = _mm512_broadcast_i64x4(v::load256(w, 128 + 32 * h));
-        // Bits 1..0 (lower half) and 3..2 (upper half) to bits 5..4; then
-        // bits 5..4 and 7..6.
+        // Moves bits 1..0 (lower half) and 3..2 (upper half) to bits 5..4; `second` does
+        // so with bits 5..4 and 7..6.
         let first = _mm512_sllv_epi64(high, _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2));
         let second = _mm512_srlv_epi64(high, _mm512_setr_epi64(0, 0, 0, 0, 2, 2, 2, 2));
         let low_nibbles = _mm512_and_si512(low, nibble);
@@ -84,8 +84,8 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// The codes of two groups, which begin at bytes `first` and `second`, in natural
-/// order and unsigned: too large by [`bias`].
+/// Unpacks the codes of two groups, which begin at the bytes `first` and `second`, in
+/// natural order. The codes are unsigned: the bias [`bias`] is not subtracted.
 #[inline]
 #[level(avx512)]
 pub(crate) fn of_two_groups<F: Group>(w: &[u8], first: usize, second: usize) -> __m512i {
@@ -105,8 +105,8 @@ pub(crate) fn of_two_groups<F: Group>(w: &[u8], first: usize, second: usize) -> 
     }
 }
 
-/// What unsigned codes are too large by: VNNI multiplies unsigned bytes with signed
-/// ones.
+/// The bias to subtract from the unsigned codes of [`of_two_groups`]. Codes are unsigned
+/// because VNNI multiplies unsigned bytes with signed ones.
 pub(crate) const fn bias<F: Group>() -> i32 {
     match F::CODES {
         GroupCodes::Bytes { .. } => 128,

@@ -1,9 +1,9 @@
-//! Unpacking: the codes of a block in natural order, by packing and level.
+//! Unpacks the codes of a block, in natural order.
 //!
-//! One function a packing ([`SuperCodes`], [`GroupCodes`]) and level; the
-//! families of products pick it by the constants of their format, so that a
-//! format with a known packing needs no code here. A packing that is new is a
-//! variant there, which does not compile until each level has its function.
+//! There is one function for each packing ([`SuperCodes`], [`GroupCodes`]) and level.
+//! Product kernels pick it by the constants of their format, so a format with a known
+//! packing needs no code here. A new packing is a new variant of these enums, which does
+//! not compile until each level has a function for it.
 //!
 //! [`SuperCodes`]: muser_quant::SuperCodes
 //! [`GroupCodes`]: muser_quant::GroupCodes

@@ -1,4 +1,4 @@
-//! Unpacking, portable: a superblock of a row with its scales.
+//! Portable unpacking of superblocks, with their scales, and of groups.
 
 use crate::unpacked::Unpacked;
 use muser_quant::q4_k::BlockQ4K;
@@ -6,7 +6,7 @@ use muser_quant::q5_k::BlockQ5K;
 use muser_quant::q6_k::BlockQ6K;
 use muser_quant::{GROUP, Group, GroupCodes, SuperCodes, Superblock, f16};
 
-/// Unpacks a superblock. Codes are as they stand, not less their bias.
+/// Unpacks a superblock. The bias of codes is not subtracted.
 pub(crate) fn unpack<F: Superblock, const B: usize>(bytes: &[u8; B], to: &mut Unpacked) {
     match F::CODES {
         SuperCodes::Nibbles => nibbles(&BlockQ4K::from_bytes(sized(bytes)), to),
@@ -15,14 +15,14 @@ pub(crate) fn unpack<F: Superblock, const B: usize>(bytes: &[u8; B], to: &mut Un
     }
 }
 
-/// The block, whose packing says how long it is.
+/// Returns the bytes of a block as an array of its packing's length.
 fn sized<const B: usize, const N: usize>(bytes: &[u8; B]) -> &[u8; N] {
     bytes
         .first_chunk()
-        .expect("a packing is asked for blocks of its own length")
+        .expect("a packing has blocks of one length only")
 }
 
-/// Q4_K.
+/// Unpacks Q4_K.
 fn nibbles(b: &BlockQ4K, to: &mut Unpacked) {
     let groups = to.codes.as_flattened_mut().as_chunks_mut::<64>().0;
     for (out, packed) in groups.iter_mut().zip(b.codes.as_chunks::<32>().0) {
@@ -35,7 +35,7 @@ fn nibbles(b: &BlockQ4K, to: &mut Unpacked) {
     (to.d, to.dmin) = (f16::to_f32(b.d), f16::to_f32(b.dmin));
 }
 
-/// Q5_K.
+/// Unpacks Q5_K.
 fn nibbles_and_bits(b: &BlockQ5K, to: &mut Unpacked) {
     let groups = to.codes.as_flattened_mut().as_chunks_mut::<64>().0;
     let packed = b.low.as_chunks::<32>().0;
@@ -49,7 +49,7 @@ fn nibbles_and_bits(b: &BlockQ5K, to: &mut Unpacked) {
     (to.d, to.dmin) = (f16::to_f32(b.d), f16::to_f32(b.dmin));
 }
 
-/// Q6_K: codes `0..=63`.
+/// Unpacks Q6_K to codes in `0..=63`.
 fn nibbles_and_pairs(b: &BlockQ6K, to: &mut Unpacked) {
     let halves = to.codes.as_flattened_mut().as_chunks_mut::<128>().0;
     for (h, out) in halves.iter_mut().enumerate() {
@@ -69,7 +69,7 @@ fn nibbles_and_pairs(b: &BlockQ6K, to: &mut Unpacked) {
     (to.d, to.dmin) = (f16::to_f32(b.d), 0.0);
 }
 
-/// The eight scales and minima of Q4_K and Q5_K.
+/// Stores the eight scales and eight minima of Q4_K or Q5_K.
 fn scales_and_minima((scales, mins): ([u8; 8], [u8; 8]), to: &mut Unpacked) {
     for (to, s) in to.scales.iter_mut().zip(scales) {
         *to = i32::from(s);
@@ -79,7 +79,7 @@ fn scales_and_minima((scales, mins): ([u8; 8], [u8; 8]), to: &mut Unpacked) {
     }
 }
 
-/// The 32 codes of a group, less their bias.
+/// Unpacks the 32 codes of a group and subtracts their bias.
 pub(crate) fn of_group<F: Group>(block: &[u8]) -> [i8; GROUP] {
     let mut codes = [0; GROUP];
     match F::CODES {

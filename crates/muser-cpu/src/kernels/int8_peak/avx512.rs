@@ -1,14 +1,14 @@
-//! `vpdpbusd`: 64 multiply-adds an instruction.
+//! The int8 peak with `vpdpbusd`: 64 multiply-adds in an instruction.
 
 use muser_levels::level;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-/// Two a cycle at most, five cycles from one step of a chain to the next:
-/// twelve chains hide it.
+/// The number of chains. At most two `vpdpbusd` start in a cycle, each with a latency of
+/// five cycles; twelve chains hide the latency.
 const CHAINS: usize = 12;
 
-/// Runs that many rounds; gives the multiply-adds done.
+/// Runs `rounds` rounds and returns the number of multiply-adds.
 #[level(avx512)]
 pub(crate) fn int8_peak(rounds: u32) -> u64 {
     let x = _mm512_set1_epi8(black_box(1));

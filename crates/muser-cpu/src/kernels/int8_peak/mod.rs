@@ -1,15 +1,14 @@
-//! The int8 peak: multiply-adds in registers alone, as many as the level's
-//! instructions give. No operation of a model; what the projections of a wide
-//! batch are measured against.
+//! Multiplies and adds bytes in registers, to measure the peak int8 rate of the level,
+//! which bounds the projections of wide batches. It is no operation of a model.
 //!
 //! ```text
 //! chains[i] for i in 0..CHAINS                    each a register of i32
 //! for each round: chains[i] += the level's int8 dot of the register's bytes
 //! ```
 //!
-//! The chains start from different values, or the compiler would make one of
-//! them; both the sum and a factor of each step come from the one before, or
-//! it would take the product out of the loop and leave an addition.
+//! The chains start from different values; otherwise the compiler would merge them. In
+//! each step, both the sum and a factor come from the step before; otherwise the compiler
+//! would move the product out of the loop and leave only an addition.
 //!
 //! Traffic: none.
 

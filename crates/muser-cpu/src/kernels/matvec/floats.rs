@@ -1,8 +1,7 @@
-//! Float rows with f32 activations, by the 256-lane reduction.
+//! Products of float rows with f32 activations, in 256 partial sums.
 //!
-//! 2 bytes a weight (F16, BF16) or 4 (F32), and no unpacking but a conversion:
-//! bound by the memory at one column. 256 / LANES accumulators hide the latency
-//! of the fma.
+//! A weight has 2 bytes (F16, BF16) or 4 (F32) and needs only a conversion, so one column
+//! is bound by memory. 256 / `ELEMENTS` accumulators hide the latency of the fma.
 
 use muser_levels::levels;
 
@@ -10,14 +9,15 @@ use muser_levels::levels;
 pub(crate) mod kernels {
     use crate::rows::Tile;
     use crate::simd::level as v;
-    use muser_ops::reduce::LANES;
+    use muser_ops::reduce::PARTIALS;
     use muser_quant::{Float, FloatCodes};
 
-    const VECTORS: usize = LANES / v::LANES;
-    /// Bytes of the widest value.
+    /// The number of vectors that hold the partial sums.
+    const VECTORS: usize = PARTIALS / v::ELEMENTS;
+    /// The number of bytes in the widest value.
     pub(crate) const WIDEST: usize = 4;
 
-    /// A tile of rows (`w`) with `columns` vectors of `cols` values.
+    /// Computes a tile: rows of `cols` floats (`w`) with `columns` vectors.
     pub(crate) fn matvec<F: Float, const B: usize>(
         w: &[u8],
         x: &[f32],
@@ -34,32 +34,32 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Σ w · x in the order of `muser_ops::reduce`.
+    /// Computes Σ w · x in the order of `muser_ops::reduce`.
     #[inline]
     fn dot<F: Float, const B: usize>(w: &[u8], x: &[f32]) -> f32 {
         let mut acc = [v::splat(0.0); VECTORS];
-        let (blocks, rest) = x.as_chunks::<LANES>();
-        for (x, w) in blocks.iter().zip(w.chunks_exact(LANES * B)) {
+        let (blocks, rest) = x.as_chunks::<PARTIALS>();
+        for (x, w) in blocks.iter().zip(w.chunks_exact(PARTIALS * B)) {
             for (i, a) in acc.iter_mut().enumerate() {
-                let at = i * v::LANES;
+                let at = i * v::ELEMENTS;
                 *a = v::fma(load::<F>(w, at), v::load(x, at), *a);
             }
         }
-        let w = &w[blocks.len() * LANES * B..];
-        let whole = rest.len() / v::LANES;
+        let w = &w[blocks.len() * PARTIALS * B..];
+        let whole = rest.len() / v::ELEMENTS;
         for (i, a) in acc.iter_mut().enumerate().take(whole) {
-            let at = i * v::LANES;
+            let at = i * v::ELEMENTS;
             *a = v::fma(load::<F>(w, at), v::load(rest, at), *a);
         }
-        let n = rest.len() - whole * v::LANES;
+        let n = rest.len() - whole * v::ELEMENTS;
         if n > 0 {
-            // A padded vector would add +0 to lanes that have no value, and
-            // -0 + +0 is +0: only the lanes that exist are replaced.
-            let at = whole * v::LANES;
-            let (mut xs, mut ws) = ([0.0; v::LANES], [0; v::LANES * WIDEST]);
+            // A padded vector would add +0 to the elements without a value, and -0 + +0
+            // is +0; so only the elements with a value are replaced.
+            let at = whole * v::ELEMENTS;
+            let (mut xs, mut ws) = ([0.0; v::ELEMENTS], [0; v::ELEMENTS * WIDEST]);
             xs[..n].copy_from_slice(&rest[at..]);
             ws[..n * B].copy_from_slice(&w[at * B..][..n * B]);
-            let (mut sum, mut kept) = ([0.0; v::LANES], [0.0; v::LANES]);
+            let (mut sum, mut kept) = ([0.0; v::ELEMENTS], [0.0; v::ELEMENTS]);
             v::store(&mut kept, 0, acc[whole]);
             v::store(
                 &mut sum,
@@ -76,10 +76,10 @@ pub(crate) mod kernels {
             }
             width /= 2;
         }
-        v::halve_lanes(acc[0])
+        v::halve(acc[0])
     }
 
-    /// A vector of the values that begin at value `at` of the bytes.
+    /// Loads a vector of values, from value `at` of the bytes on, and converts it to f32.
     #[inline]
     pub(crate) fn load<F: Float>(w: &[u8], at: usize) -> v::V {
         match F::CODES {

@@ -1,8 +1,8 @@
-//! The matrix-vector family: a tile of rows of one packed matrix with one
-//! vector (superblocks, groups), or with any number (floats).
+//! The matvec family: products of a tile of rows with one vector (superblocks, groups),
+//! or with any number of vectors (floats).
 //!
-//! Contract: [`muser_ops::project`]. One module an arithmetic, generic over its
-//! formats.
+//! Contract: [`muser_ops::project`]. Each arithmetic has a module, which is generic over
+//! its formats.
 
 pub(crate) mod floats;
 pub(crate) mod groups;

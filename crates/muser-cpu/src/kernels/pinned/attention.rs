@@ -1,47 +1,47 @@
 //! Attention in the pinned lane.
 //!
-//! Contract: [`muser_ops::pinned::attention`]. The cache is the strict lane's: K
-//! transposed within a chunk of 64 positions, V by position, so that a lane is
-//! a position in the scores and a dimension in the sums of values, and no lane
-//! is ever added to another.
+//! Contract: [`muser_ops::pinned::attention`]. The cache is that of the strict lane: K is
+//! transposed within a chunk of 64 positions, V is stored by position. So a vector element
+//! is a position in the scores and a dimension in the sums of values, and no element is
+//! added to another.
 //!
 //! ```text
 //! single   query heads of one KV head, one position; a part of the slots, or all:
 //!   chunk by chunk:
-//!     scores   lanes are positions; the contract's 4 L sums of a dot product
-//!              are taken one after the other and folded as they come
-//!     walk     the visible positions ascending, f16 sums, lanes are dimensions
+//!     scores   elements are positions; the contract's 4 L partial sums of a dot
+//!              product are computed one after the other and folded on the way
+//!     walk     the visible positions ascending, f16 sums, elements are dimensions
 //! tile     up to 64 queries of one head:
 //!   chunk by chunk:
-//!     scores   lanes are positions: for d: s[row][t] = fma(q[row][d], k[d][t])
+//!     scores   elements are positions: for d: s[row][t] = fma(q[row][d], k[d][t])
 //!     weights  per row: maximum, exponentials, their sum by folds
-//!     values   lanes are dimensions: for t: o[row][d] = fma(p[row][t], v[t][d])
+//!     values   elements are dimensions: for t: o[row][d] = fma(p[row][t], v[t][d])
 //! ```
 //!
-//! Traffic: as the strict lane's, 2 · 64 · d f16 values a chunk; a tile reads
-//! them once for its queries.
+//! Traffic: as in the strict lane, 2 · 64 · d f16 values for each chunk; a tile reads them
+//! once for all its queries.
 
 use muser_levels::levels;
 use muser_ops::Profile;
 
-/// How a single query is computed.
+/// The parameters of attention by single queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Single {
     pub(crate) profile: Profile,
-    /// Slots in a part, where they are cut into parts.
+    /// The number of slots in a part, if the slots are cut into parts.
     pub(crate) part: Option<usize>,
 }
 
 /// A tile of queries of one head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queries<'a> {
-    /// From the first query's head on.
+    /// The queries' values, from the first query's head on.
     pub(crate) q: &'a [f32],
-    /// Values from one query to the next.
+    /// The number of values from one query to the next.
     pub(crate) stride: usize,
-    /// Queries.
+    /// The number of queries.
     pub(crate) rows: usize,
-    /// The position of the first.
+    /// The position of the first query.
     pub(crate) first: usize,
     /// One past the last position of the whole call.
     pub(crate) end: usize,
@@ -60,10 +60,10 @@ pub(crate) mod kernels {
     use muser_quant::{DType, f16};
     use std::ops::Range;
 
-    /// Vectors of positions, or of dimensions, in one block.
+    /// The number of vectors of positions, or of dimensions, in one block.
     const VECTORS: usize = 4;
-    /// Values in one block.
-    const BLOCK: usize = VECTORS * v::LANES;
+    /// The number of values in one block.
+    const BLOCK: usize = VECTORS * v::ELEMENTS;
     const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && PAD.is_multiple_of(BLOCK));
 
     /// The running softmax of one head.
@@ -73,12 +73,13 @@ pub(crate) mod kernels {
         s: f32,
     }
 
+    /// The running softmax before any position.
     const BEGIN: Running = Running {
         m: f32::NEG_INFINITY,
         s: 0.0,
     };
 
-    /// Attention of the heads in `q` at position `p` over one KV head.
+    /// Computes attention of the query heads in `q` at position `p` over one KV head.
     pub(crate) fn flash_single(
         how: Single,
         desc: &Attention,
@@ -92,6 +93,8 @@ pub(crate) mod kernels {
             Profile::LlamaCppAvx2 => single::<8>(how, desc, p, q, kv, out),
         }
     }
+
+    /// Computes attention for a profile of vector width `L`.
     fn single<const L: usize>(
         Single { profile, part }: Single,
         desc: &Attention,
@@ -165,7 +168,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Joins a part to those before it.
+    /// Merges a part of the slots into the parts before it.
     #[inline]
     fn join(joined: &mut Running, part: Running, out: &mut [f32], a: &[f32]) {
         if part.s == 0.0 {
@@ -182,7 +185,7 @@ pub(crate) mod kernels {
         };
     }
 
-    /// One chunk and a block of heads.
+    /// One chunk with a block of query heads.
     struct Block<'a> {
         profile: Profile,
         q: &'a [f32],
@@ -194,7 +197,7 @@ pub(crate) mod kernels {
     }
 
     impl Block<'_> {
-        /// Adds the visible positions to the running softmax of `H` heads.
+        /// Adds the visible positions to the running softmax of `H` query heads.
         #[inline]
         fn step<const H: usize, const L: usize>(&self, running: &mut [Running], a: &mut [f32]) {
             let d = self.q.len() / H;
@@ -210,22 +213,22 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Scores where a head is whole groups of four vectors.
+        /// Computes the scores for heads of a whole number of groups of four vectors.
         #[inline]
         fn scores<const H: usize, const L: usize>(&self, s: &mut [[f32; CHUNK]; H]) {
             let d = self.q.len() / H;
             let k = self.k.as_chunks::<CHUNK>().0;
             let q: [&[f32]; H] = std::array::from_fn(|h| &self.q[h * d..][..d]);
             let scale = v::splat(self.scale);
-            for base in (0..CHUNK).step_by(v::LANES) {
-                if base >= self.visible.end || base + v::LANES <= self.visible.start {
+            for base in (0..CHUNK).step_by(v::ELEMENTS) {
+                if base >= self.visible.end || base + v::ELEMENTS <= self.visible.start {
                     continue;
                 }
-                // The first fold, L to L / 2, is taken as the lanes come.
+                // The first fold, from L to L / 2 sums, is done on the way.
                 let mut t = [[v::splat(0.0); 8]; H];
                 for l in 0..L / 2 {
-                    let low = lane_sum::<H, L>(&k[..d], q, l, base);
-                    let high = lane_sum::<H, L>(&k[..d], q, l + L / 2, base);
+                    let low = partial_sum::<H, L>(&k[..d], q, l, base);
+                    let high = partial_sum::<H, L>(&k[..d], q, l + L / 2, base);
                     for h in 0..H {
                         t[h][l] = v::add(low[h], high[h]);
                     }
@@ -243,7 +246,7 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Scores of any other head size, one at a time.
+        /// Computes the scores for any other head size, one at a time.
         fn scores_rest<const H: usize>(&self, d: usize, s: &mut [[f32; CHUNK]; H]) {
             for (h, s) in s.iter_mut().enumerate() {
                 let q = &self.q[h * d..][..d];
@@ -255,11 +258,12 @@ pub(crate) mod kernels {
             }
         }
 
-        /// The visible positions of one head, ascending.
+        /// Adds the visible positions of one head, ascending, to its running softmax.
         #[inline]
         fn walk(&self, s: &[f32; CHUNK], running: &mut Running, a: &mut [f32]) {
-            // What the exponentials are of is known before the walk: the
-            // maximum so far and the score, whichever is larger.
+            // The arguments of the exponentials depend on the scores alone, so all are
+            // computed before the walk: the difference between the maximum so far and
+            // the score.
             let (mut rises, mut args) = ([false; CHUNK], [0.0f32; CHUNK]);
             let mut m = running.m;
             for t in self.visible.clone() {
@@ -270,7 +274,7 @@ pub(crate) mod kernels {
                 };
             }
             running.m = m;
-            for at in (0..CHUNK).step_by(v::LANES) {
+            for at in (0..CHUNK).step_by(v::ELEMENTS) {
                 let e = v::exp_glibc(v::load(&args, at));
                 v::store(&mut args, at, e);
             }
@@ -279,14 +283,14 @@ pub(crate) mod kernels {
                 if rises[t] {
                     (factor, p) = (args[t], 1.0);
                     let factor = v::splat(factor);
-                    for at in (0..a.len()).step_by(v::LANES) {
+                    for at in (0..a.len()).step_by(v::ELEMENTS) {
                         let scaled = v::half(v::mul(v::load(a, at), factor));
                         v::store(a, at, scaled);
                     }
                 }
                 let row = &self.value[t * self.padded..][..self.padded];
                 let weight = v::splat(p);
-                for at in (0..a.len()).step_by(v::LANES) {
+                for at in (0..a.len()).step_by(v::ELEMENTS) {
                     let sum = v::fma(v::load_f16(row, at), weight, v::load(a, at));
                     v::store(a, at, v::half(sum));
                 }
@@ -295,10 +299,10 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Float lane `l` of the contract's dot product of `H` heads with the
-    /// positions from `base` on: its four vectors added to each other.
+    /// Computes partial sum `l` of the contract's dot products of `H` heads with the
+    /// positions from `base` on: element l of the four vectors, added to each other.
     #[inline]
-    fn lane_sum<const H: usize, const L: usize>(
+    fn partial_sum<const H: usize, const L: usize>(
         k: &[[u16; CHUNK]],
         q: [&[f32]; H],
         l: usize,
@@ -321,7 +325,8 @@ pub(crate) mod kernels {
         sums
     }
 
-    /// A tile of queries over one KV head; `out` is `[rows, head size]`.
+    /// Computes attention of a tile of queries over one KV head; `out` is `[rows, head
+    /// size]`.
     pub(crate) fn flash_tile(
         profile: Profile,
         desc: &Attention,
@@ -334,6 +339,8 @@ pub(crate) mod kernels {
             Profile::LlamaCppAvx2 => tile::<8, false>(desc, queries, kv, out),
         }
     }
+
+    /// Computes a tile for a profile of vector width `L`; `WIDE` if that is 16.
     fn tile<const L: usize, const WIDE: bool>(
         desc: &Attention,
         queries: &Queries<'_>,
@@ -379,8 +386,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// One chunk of slots, of which the first `filled` hold positions of the
-    /// call; the rest count as zeros.
+    /// One chunk of slots, of which the first `filled` hold positions up to the end of the
+    /// call. The others count as zeros.
     struct Slots<'a> {
         k: &'a [u16],
         value: &'a [u16],
@@ -390,7 +397,7 @@ pub(crate) mod kernels {
     }
 
     impl Slots<'_> {
-        /// Adds the chunk to `H` queries from query `i` on.
+        /// Adds the chunk to the running softmax of `H` queries, from query `i` on.
         #[inline]
         fn step<const H: usize, const L: usize, const WIDE: bool>(
             &self,
@@ -416,7 +423,7 @@ pub(crate) mod kernels {
             self.values(&p, o);
         }
 
-        /// Scores of the filled slots.
+        /// Computes the scores of the filled slots.
         #[inline]
         fn scores<const H: usize>(
             &self,
@@ -435,7 +442,7 @@ pub(crate) mod kernels {
                 for (i, k) in k.iter().enumerate() {
                     let mut kd = [v::splat(0.0); VECTORS];
                     for (j, kd) in kd.iter_mut().enumerate() {
-                        *kd = v::load_f16(k, base + j * v::LANES);
+                        *kd = v::load_f16(k, base + j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let q = v::splat(q[h][i]);
@@ -446,27 +453,27 @@ pub(crate) mod kernels {
                 }
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        v::store(&mut s[h], base + j * v::LANES, v::mul(acc[h][j], scale));
+                        v::store(&mut s[h], base + j * v::ELEMENTS, v::mul(acc[h][j], scale));
                     }
                 }
             }
         }
 
-        /// Σ p_t · v_t over all slots, added to `o`.
+        /// Adds Σ p_t · v_t over all slots to `o`.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {
                 let mut acc = [[v::splat(0.0); VECTORS]; H];
                 for h in 0..H {
                     for j in 0..VECTORS {
-                        acc[h][j] = v::load(o, h * self.padded + base + j * v::LANES);
+                        acc[h][j] = v::load(o, h * self.padded + base + j * v::ELEMENTS);
                     }
                 }
                 for t in 0..self.filled {
                     let row = &self.value[t * self.padded + base..][..BLOCK];
                     let mut value = [v::splat(0.0); VECTORS];
                     for (j, value) in value.iter_mut().enumerate() {
-                        *value = v::load_f16(row, j * v::LANES);
+                        *value = v::load_f16(row, j * v::ELEMENTS);
                     }
                     for h in 0..H {
                         let p = v::splat(p[h][t]);
@@ -479,18 +486,17 @@ pub(crate) mod kernels {
                     for j in 0..VECTORS {
                         let mut sum = acc[h][j];
                         if self.filled < CHUNK {
-                            // fma(0, 0, sum) of the slots that hold zeros.
+                            // fma(0, 0, sum) for the slots that count as zeros.
                             sum = v::add(sum, v::splat(0.0));
                         }
-                        v::store(o, h * self.padded + base + j * v::LANES, sum);
+                        v::store(o, h * self.padded + base + j * v::ELEMENTS, sum);
                     }
                 }
             }
         }
     }
 
-    /// From scores to weights, in place; rescales `o` where the maximum
-    /// rises.
+    /// Replaces scores by weights and rescales `o` if the maximum rises.
     #[inline]
     fn weights<const L: usize, const WIDE: bool>(
         p: &mut [f32; CHUNK],
@@ -498,14 +504,13 @@ pub(crate) mod kernels {
         o: &mut [f32],
     ) {
         let mut top = v::splat(f32::NEG_INFINITY);
-        for at in (0..CHUNK).step_by(v::LANES) {
-            // A NaN never wins: `max` gives the second of two that do not
-            // compare.
+        for at in (0..CHUNK).step_by(v::ELEMENTS) {
+            // Skips a NaN: `max` returns its second argument if either is NaN.
             top = v::max(v::load(p, at), top);
         }
-        let mut lanes = [0.0; v::LANES];
-        v::store(&mut lanes, 0, top);
-        let top = lanes
+        let mut values = [0.0; v::ELEMENTS];
+        v::store(&mut values, 0, top);
+        let top = values
             .iter()
             .fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
         if top == f32::NEG_INFINITY {
@@ -515,7 +520,7 @@ pub(crate) mod kernels {
         if top > running.m {
             let factor = glibc::expf(running.m - top);
             let by = v::splat(factor);
-            for at in (0..o.len()).step_by(v::LANES) {
+            for at in (0..o.len()).step_by(v::ELEMENTS) {
                 let scaled = v::mul(v::load(o, at), by);
                 v::store(o, at, scaled);
             }
@@ -523,7 +528,7 @@ pub(crate) mod kernels {
             running.m = top;
         }
         let m = v::splat(running.m);
-        for at in (0..CHUNK).step_by(v::LANES) {
+        for at in (0..CHUNK).step_by(v::ELEMENTS) {
             let e = v::exp_pinned::<WIDE>(v::sub(v::load(p, at), m));
             v::store(p, at, e);
         }

@@ -1,31 +1,30 @@
 //! Products of float weights in the pinned lane.
 //!
-//! Contract: [`muser_ops::pinned::dot`]: *by vectors* for one column, *by lanes*
-//! from two columns on where the rows are a multiple of four. A float lane of
-//! the contract is a lane of a register: the 16-lane profile at the avx2 level
-//! takes two registers for each of its vectors, and the 8-lane profile at the
-//! avx512 level is the avx2 kernel.
+//! Contract: [`muser_ops::pinned::dot`]: the order of tinyBLAS from two columns on if the
+//! number of rows is a multiple of four, else the order of `vec_dot`. An element of the
+//! contract's vectors is an element of a register. At avx2, a vector of the 16-wide
+//! profile is two registers; at avx512, the 8-wide profile uses the avx2 kernel.
 //!
 //! ```text
-//! by vectors   a row and a column: four vectors of sums, folded once
-//! by lanes     two rows and four columns: eight vectors of sums
+//! vectors    a row and a column: four vectors of partial sums, folded once
+//! tinyBLAS   two rows and four columns: eight vectors of partial sums
 //! ```
 //!
-//! Activations come rounded to the weights' format, as f32. Traffic: the weights
-//! once for each four columns.
+//! Activations are f32 values rounded to the precision of the weights. Traffic: the
+//! weights are read once for each four columns.
 
 use muser_levels::levels;
 use muser_ops::Profile;
 
-/// Which sums to take.
+/// The order of the sums.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) profile: Profile,
-    /// By lanes, and not by vectors.
-    pub(crate) by_lanes: bool,
+    /// Whether the order is that of tinyBLAS, and not that of `vec_dot`.
+    pub(crate) tiny_blas: bool,
 }
 
-/// The kernel of one level: `K` registers are a vector of the contract.
+/// The kernel of one level; a vector of the contract is `K` registers.
 #[levels]
 pub(crate) mod kernels {
     use super::Order;
@@ -36,7 +35,7 @@ pub(crate) mod kernels {
     use muser_ops::pinned::dot::{fold_vectors, rest};
     use muser_quant::{DType, Float};
 
-    /// A tile of rows (`w`) with `columns` vectors of `cols` values.
+    /// Computes a tile: rows of `cols` floats (`w`) with `columns` vectors.
     pub(crate) fn ggml_dot<F: Float, const B: usize>(
         w: &[u8],
         x: &[f32],
@@ -47,15 +46,15 @@ pub(crate) mod kernels {
     ) {
         match order.profile {
             Profile::LlamaCppAvx512 => {
-                by::<F, B, { 16 / v::LANES }>(w, x, cols, columns, order, tile);
+                products::<F, B, { 16 / v::ELEMENTS }>(w, x, cols, columns, order, tile);
             }
-            Profile::LlamaCppAvx2 => eight_lanes::<F, B>(w, x, cols, columns, order, tile),
+            Profile::LlamaCppAvx2 => eight_wide::<F, B>(w, x, cols, columns, order, tile),
         }
     }
 
-    /// The profile of 8 lanes.
+    /// Computes a tile for the profile of vector width 8.
     #[only(scalar, avx2)]
-    fn eight_lanes<F: Float, const B: usize>(
+    fn eight_wide<F: Float, const B: usize>(
         w: &[u8],
         x: &[f32],
         cols: usize,
@@ -63,16 +62,16 @@ pub(crate) mod kernels {
         order: Order,
         tile: &mut Tile<'_>,
     ) {
-        by::<F, B, { 8 / v::LANES }>(w, x, cols, columns, order, tile);
+        products::<F, B, { 8 / v::ELEMENTS }>(w, x, cols, columns, order, tile);
     }
 
-    /// The profile of 8 lanes, whose vectors are half a register here: the kernel
-    /// of the level below.
+    /// Computes a tile for the profile of vector width 8 by the kernel of avx2, because its
+    /// vectors are half a register at this level.
     #[only(avx512)]
-    use super::avx2::ggml_dot as eight_lanes;
+    use super::avx2::ggml_dot as eight_wide;
 
-    /// Sums of `K` registers a vector.
-    fn by<F: Float, const B: usize, const K: usize>(
+    /// Computes a tile whose vectors are `K` registers.
+    fn products<F: Float, const B: usize, const K: usize>(
         w: &[u8],
         x: &[f32],
         cols: usize,
@@ -82,7 +81,7 @@ pub(crate) mod kernels {
     ) {
         let count = tile.rows();
         let row = |r: usize| &w[r.min(count - 1) * cols * B..][..cols * B];
-        if !order.by_lanes {
+        if !order.tiny_blas {
             for r in 0..count {
                 for c in 0..columns {
                     let sum = vectors::<F, B, K>(row(r), &x[c * cols..][..cols], order.profile);
@@ -97,17 +96,17 @@ pub(crate) mod kernels {
             while c < columns {
                 let x = &x[c * cols..];
                 c += match columns - c {
-                    1 => lanes::<F, B, K, 1>(rows, x, cols, (r, c), tile),
-                    2 | 3 => lanes::<F, B, K, 2>(rows, x, cols, (r, c), tile),
-                    _ => lanes::<F, B, K, 4>(rows, x, cols, (r, c), tile),
+                    1 => tiny_blas::<F, B, K, 1>(rows, x, cols, (r, c), tile),
+                    2 | 3 => tiny_blas::<F, B, K, 2>(rows, x, cols, (r, c), tile),
+                    _ => tiny_blas::<F, B, K, 4>(rows, x, cols, (r, c), tile),
                 };
             }
         }
     }
 
-    /// Two rows with N columns by lanes; gives N.
+    /// Computes two rows with N columns in the order of tinyBLAS. Returns N.
     #[inline]
-    fn lanes<F: Float, const B: usize, const K: usize, const N: usize>(
+    fn tiny_blas<F: Float, const B: usize, const K: usize, const N: usize>(
         rows: [&[u8]; 2],
         x: &[f32],
         cols: usize,
@@ -116,11 +115,11 @@ pub(crate) mod kernels {
     ) -> usize {
         let x: [&[f32]; N] = std::array::from_fn(|n| &x[n * cols..][..cols]);
         let mut acc = [[[v::splat(0.0); K]; N]; 2];
-        let wide = K * v::LANES;
+        let wide = K * v::ELEMENTS;
         let whole = cols / wide * wide;
         for i in (0..whole).step_by(wide) {
             for k in 0..K {
-                let at = i + k * v::LANES;
+                let at = i + k * v::ELEMENTS;
                 let w = [load::<F>(rows[0], at), load::<F>(rows[1], at)];
                 for n in 0..N {
                     let x = v::load(x[n], at);
@@ -131,8 +130,8 @@ pub(crate) mod kernels {
         }
         let left = cols - whole;
         if left > 0 {
-            // The missing lanes take fma(0, 0, sum), which is part of the
-            // contract: it makes a +0 of a -0.
+            // Elements without a value take fma(0, 0, sum). The contract demands it: it
+            // turns -0 into +0.
             let mut xs = [[0.0f32; 16]; N];
             for n in 0..N {
                 xs[n][..left].copy_from_slice(&x[n][whole..]);
@@ -142,7 +141,7 @@ pub(crate) mod kernels {
                 ws[..left * B].copy_from_slice(&rows[h][whole * B..]);
                 for n in 0..N {
                     for k in 0..K {
-                        let at = k * v::LANES;
+                        let at = k * v::ELEMENTS;
                         let (w, x) = (load::<F>(&ws, at), v::load(&xs[n], at));
                         acc[h][n][k] = v::fma(w, x, acc[h][n][k]);
                     }
@@ -156,27 +155,27 @@ pub(crate) mod kernels {
         N
     }
 
-    /// One row with one column by vectors.
+    /// Computes one row with one column in the order of `vec_dot`.
     #[inline]
     fn vectors<F: Float, const B: usize, const K: usize>(
         w: &[u8],
         x: &[f32],
         profile: Profile,
     ) -> f32 {
-        let lanes = K * v::LANES;
-        // BF16 has vectors for 32 values, the others four.
+        let width = K * v::ELEMENTS;
+        // BF16 uses as many vectors as hold 32 values, the other formats four.
         let count = if F::DTYPE == DType::BF16 {
-            32 / lanes
+            32 / width
         } else {
             4
         };
-        let group = count * lanes;
+        let group = count * width;
         let whole = x.len() / group * group;
         let mut acc = [[v::splat(0.0); K]; 4];
         for i in (0..whole).step_by(group) {
             for (j, acc) in acc.iter_mut().enumerate().take(count) {
                 for (k, acc) in acc.iter_mut().enumerate() {
-                    let at = i + j * lanes + k * v::LANES;
+                    let at = i + j * width + k * v::ELEMENTS;
                     *acc = v::fma(load::<F>(w, at), v::load(x, at), *acc);
                 }
             }
@@ -189,12 +188,12 @@ pub(crate) mod kernels {
                 let (even, odd) = (v::add(acc[0][k], acc[2][k]), v::add(acc[1][k], acc[3][k]));
                 *s = v::add(even, odd);
             }
-            if lanes == 16 || F::DTYPE == DType::BF16 {
+            if width == 16 || F::DTYPE == DType::BF16 {
                 fold::<K>(s).into()
             } else {
                 let mut values = [0.0; 16];
                 for (k, s) in s.into_iter().enumerate() {
-                    v::store(&mut values, k * v::LANES, s);
+                    v::store(&mut values, k * v::ELEMENTS, s);
                 }
                 fold_vectors(profile, &values).into()
             }
@@ -202,8 +201,8 @@ pub(crate) mod kernels {
         if whole == x.len() {
             return sum as f32;
         }
-        let mut ws = [0u8; v::LANES * WIDEST];
-        let mut values = [0.0; v::LANES];
+        let mut ws = [0u8; v::ELEMENTS * WIDEST];
+        let mut values = [0.0; v::ELEMENTS];
         let mut value = |i: usize| {
             ws[..B].copy_from_slice(&w[i * B..][..B]);
             v::store(&mut values, 0, load::<F>(&ws, 0));
@@ -214,7 +213,7 @@ pub(crate) mod kernels {
         rest(profile, F::DTYPE, whole..x.len(), sum, w, |i| x[i])
     }
 
-    /// The fold by halves over `K` registers.
+    /// Folds the values of `K` registers by halves.
     #[inline]
     fn fold<const K: usize>(mut x: [v::V; K]) -> f32 {
         let mut width = K / 2;
@@ -224,6 +223,6 @@ pub(crate) mod kernels {
             }
             width /= 2;
         }
-        v::halve_lanes(x[0])
+        v::halve(x[0])
     }
 }

@@ -1,8 +1,8 @@
-//! Kernels of the pinned lane alone.
+//! Kernels that only the pinned lane has.
 //!
-//! What both lanes compute lies beside them: a kernel that differs in a sum or a
-//! function only is a function named `…_pinned` in the strict lane's file, and
-//! slabs serve both lanes by the rule that links a superblock to its chain.
+//! Its other kernels are outside this folder: one that differs from the strict lane's in a
+//! sum or a function only is named `…_pinned` and is in the same file, and the slab
+//! kernels compute both lanes, with a parameter for the rule of links.
 
 pub(crate) mod attention;
 pub(crate) mod float;

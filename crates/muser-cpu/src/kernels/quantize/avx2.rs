@@ -1,7 +1,7 @@
-//! Q8_K quantisation in vectors of 8.
+//! Quantisation of activations in vectors of 8.
 //!
-//! `vcvtps2dq` rounds to nearest even as the contract asks; the product before
-//! it is a multiplication of its own, never an fma.
+//! `vcvtps2dq` rounds to nearest even, as the contract demands. The product before it is
+//! a separate multiplication, never an fma.
 
 use super::{Block, Groups};
 use crate::simd::avx2 as v;
@@ -9,7 +9,7 @@ use muser_levels::level;
 use muser_quant::{GROUP, QK};
 use std::arch::x86_64::*;
 
-/// Quantises one block.
+/// Quantises 256 values to one block.
 #[level(avx2)]
 pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
@@ -34,7 +34,8 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
         }
         let low = _mm256_packs_epi32(i[0], i[1]);
         let high = _mm256_packs_epi32(i[2], i[3]);
-        // The packs work in 128-bit lanes: put the eight quarters in order.
+        // The packs work within 128-bit halves: the permutation puts the eight parts in
+        // order.
         let q = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         v::store_codes(&mut block.q, at, q);
         let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
@@ -48,7 +49,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     block
 }
 
-/// The first value whose magnitude has these bits.
+/// Finds the first value whose magnitude has the bits `max_bits`.
 #[inline]
 #[level(avx2)]
 fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
@@ -65,7 +66,7 @@ fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
     0.0
 }
 
-/// Quantises eight groups.
+/// Quantises 256 values to eight groups.
 #[level(avx2)]
 pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
@@ -99,7 +100,7 @@ pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     out
 }
 
-/// The largest of eight.
+/// Returns the largest of the eight u32 in a vector.
 #[inline]
 #[level(avx2)]
 fn largest(top: __m256i) -> u32 {

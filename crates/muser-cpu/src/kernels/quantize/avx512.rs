@@ -1,7 +1,7 @@
-//! Q8_K quantisation in vectors of 16.
+//! Quantisation of activations in vectors of 16.
 //!
-//! `vpmovsdb` narrows with saturation, which also is the `min(127, …)` of the
-//! contract; `vpdpbusd` with ones sums four codes at once.
+//! `vpmovsdb` narrows with saturation, which also computes the `min(127, …)` of the
+//! contract. `vpdpbusd` with ones sums four codes at once.
 
 use super::{Block, Groups};
 use crate::simd::avx512 as v;
@@ -9,7 +9,7 @@ use muser_levels::level;
 use muser_quant::{GROUP, QK};
 use std::arch::x86_64::*;
 
-/// Quantises one block.
+/// Quantises 256 values to one block.
 #[level(avx512)]
 pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     let magnitude = _mm512_set1_epi32(0x7fff_ffff);
@@ -34,7 +34,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     for at in (0..QK).step_by(64) {
         let codes = v::load_codes(&block.q, at);
         let quads = _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, codes);
-        let sums = v::sum_lanes(quads);
+        let sums = v::sum_quarters(quads);
         let sums = [
             _mm_extract_epi32::<0>(sums),
             _mm_extract_epi32::<1>(sums),
@@ -49,7 +49,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     block
 }
 
-/// The first value whose magnitude has these bits.
+/// Finds the first value whose magnitude has the bits `max_bits`.
 #[inline]
 #[level(avx512)]
 fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
@@ -65,7 +65,7 @@ fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
     0.0
 }
 
-/// Quantises eight groups.
+/// Quantises 256 values to eight groups.
 #[level(avx512)]
 pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     let magnitude = _mm512_set1_epi32(0x7fff_ffff);
@@ -89,8 +89,8 @@ pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     let ones = _mm512_set1_epi8(1);
     for at in (0..QK).step_by(64) {
         let codes = v::load_codes(&out.q, at);
-        // Four sums of 16 codes: two groups.
-        let sums = v::sum_lanes(_mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, codes));
+        // Four sums of 16 codes, two for each of two groups.
+        let sums = v::sum_quarters(_mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, codes));
         let g = at / GROUP;
         out.sums[g] = (_mm_extract_epi32::<0>(sums) + _mm_extract_epi32::<1>(sums)) as i16;
         out.sums[g + 1] = (_mm_extract_epi32::<2>(sums) + _mm_extract_epi32::<3>(sums)) as i16;

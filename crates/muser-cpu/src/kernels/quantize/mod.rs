@@ -1,14 +1,15 @@
-//! Quantising activations to Q8_K and to Q8, 256 values at a time.
+//! Quantises activations to Q8_K and to Q8, 256 values at a time.
 //!
-//! Contracts: [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a
-//! time, [`muser_quant::q8::BlockQ8::quantize`]. Here the block carries
-//! its sums twice, of 16 and of 32 codes, as the formats want them, and is laid
-//! out for aligned loads.
+//! Contracts: [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a time,
+//! [`muser_quant::q8::BlockQ8::quantize`]. Unlike the contract's block, [`Block`] has
+//! sums of 16 and of 32 codes, since formats need one or the other, and it is laid out
+//! for aligned loads.
 //!
-//! Magnitudes are compared as integers: the bits of |x| order as |x| does, and
-//! anything from 0x7f800000 up is not finite.
+//! Magnitudes are compared as integers: the bits of |x| have the order of |x|, and bits
+//! from 0x7f800000 on mean that x is not finite.
 //!
-//! Traffic: 1,024 bytes in, 320 out; 6,656 values are 26 blocks, about 1.5 µs.
+//! Traffic: 1,024 bytes read and 320 written for 256 values; 6,656 values are 26 blocks,
+//! about 1.5 µs.
 
 use muser_quant::{GROUP, QK};
 
@@ -18,15 +19,15 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// One quantised block of activations.
+/// One block of 256 quantised activations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Block {
     /// The codes.
     pub(crate) q: [i8; QK],
-    /// The sum of each 16 codes.
+    /// The sums of 16 codes each.
     pub(crate) sums16: [i16; QK / 16],
-    /// The sum of each 32 codes.
+    /// The sums of 32 codes each.
     pub(crate) sums32: [i16; QK / 32],
     /// The scale.
     pub(crate) d: f32,
@@ -35,7 +36,7 @@ pub(crate) struct Block {
 const _: () = assert!(size_of::<Block>() == 320);
 
 impl Block {
-    /// The block of zeros, with this scale.
+    /// A block whose codes are 0, with this scale.
     pub(crate) const fn zeros(d: f32) -> Self {
         Self {
             q: [0; QK],
@@ -45,8 +46,8 @@ impl Block {
         }
     }
 
-    /// What the bits of the largest magnitude decide: a block of zeros, or
-    /// `None` if there is something to quantise.
+    /// Returns the block of the special cases, whose codes are 0, or `None` if the values
+    /// have to be quantised. `max_bits` are the bits of the largest magnitude.
     #[inline]
     fn special(max_bits: u32) -> Option<Self> {
         if max_bits >= f32::INFINITY.to_bits() {
@@ -56,7 +57,7 @@ impl Block {
         (max == 0.0 || (-127.0 / max).is_infinite()).then_some(Self::zeros(0.0))
     }
 
-    /// The sums of 32 from those of 16.
+    /// Computes the sums of 32 codes from those of 16.
     #[inline]
     fn pair_sums(&mut self) {
         for (s, pair) in self.sums32.iter_mut().zip(self.sums16.as_chunks::<2>().0) {
@@ -65,7 +66,7 @@ impl Block {
     }
 }
 
-/// Eight quantised groups of activations.
+/// Eight groups of 32 quantised activations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Groups {
@@ -80,15 +81,15 @@ pub(crate) struct Groups {
 const _: () = assert!(size_of::<Groups>() == 320);
 
 impl Groups {
-    /// Groups of zeros.
+    /// Groups whose scales and codes are 0.
     pub(crate) const ZERO: Self = Self {
         q: [0; QK],
         d: [0.0; QK / GROUP],
         sums: [0; QK / GROUP],
     };
 
-    /// Sets the scale of group `g`, whose largest magnitude has these bits. Gives
-    /// what its values are multiplied by, or `None` if its codes are zeros.
+    /// Sets the scale of group `g`, whose largest magnitude has the bits `max_bits`.
+    /// Returns the factor to multiply its values with, or `None` if its codes stay 0.
     #[inline]
     fn scale(&mut self, g: usize, max_bits: u32) -> Option<f32> {
         if max_bits >= f32::INFINITY.to_bits() {

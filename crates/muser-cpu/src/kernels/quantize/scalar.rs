@@ -1,9 +1,9 @@
-//! Q8_K quantisation, one value at a time.
+//! Quantisation of activations, one value at a time.
 
 use super::{Block, Groups};
 use muser_quant::{GROUP, QK};
 
-/// Quantises one block.
+/// Quantises 256 values to one block.
 pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     let bits = |v: &f32| v.to_bits() & 0x7fff_ffff;
     let max_bits = x.iter().map(bits).fold(0, u32::max);
@@ -27,7 +27,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     block
 }
 
-/// Quantises eight groups.
+/// Quantises 256 values to eight groups.
 pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     let mut out = Groups::ZERO;
     for (g, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {

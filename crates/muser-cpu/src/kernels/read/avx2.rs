@@ -1,22 +1,22 @@
-//! 32 bytes a load.
+//! Reading in loads of 32 bytes.
 
 use super::{AHEAD, STEP};
 use crate::simd::avx2 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// The bytes (whole steps of them), folded.
+/// Folds the bytes, as many as are whole steps, into one word.
 #[level(avx2)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
-    let mut lanes = [_mm256_setzero_si256(); 4];
+    let mut sums = [_mm256_setzero_si256(); 4];
     for step in bytes.as_chunks::<STEP>().0 {
         v::prefetch(step, AHEAD, STEP);
         for i in 0..STEP / 32 {
-            lanes[i % 4] = _mm256_xor_si256(lanes[i % 4], v::load256(step, 32 * i));
+            sums[i % 4] = _mm256_xor_si256(sums[i % 4], v::load256(step, 32 * i));
         }
     }
-    let two = _mm256_xor_si256(lanes[0], lanes[1]);
-    let all = _mm256_xor_si256(two, _mm256_xor_si256(lanes[2], lanes[3]));
+    let two = _mm256_xor_si256(sums[0], sums[1]);
+    let all = _mm256_xor_si256(two, _mm256_xor_si256(sums[2], sums[3]));
     let half = _mm256_castsi256_si128(all);
     let half = _mm_xor_si128(half, _mm256_extracti128_si256::<1>(all));
     let (low, high) = (_mm_cvtsi128_si64(half), _mm_extract_epi64::<1>(half));

@@ -1,4 +1,4 @@
-//! 64 bytes a load.
+//! Reading in loads of 64 bytes.
 
 use super::{AHEAD, STEP};
 use crate::simd::avx2::prefetch;
@@ -6,18 +6,18 @@ use crate::simd::avx512 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// The bytes (whole steps of them), folded.
+/// Folds the bytes, as many as are whole steps, into one word.
 #[level(avx512)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
-    let mut lanes = [_mm512_setzero_si512(); 4];
+    let mut sums = [_mm512_setzero_si512(); 4];
     for step in bytes.as_chunks::<STEP>().0 {
         prefetch(step, AHEAD, STEP);
         for i in 0..STEP / 64 {
-            lanes[i % 4] = _mm512_xor_si512(lanes[i % 4], v::load512(step, 64 * i));
+            sums[i % 4] = _mm512_xor_si512(sums[i % 4], v::load512(step, 64 * i));
         }
     }
-    let two = _mm512_xor_si512(lanes[0], lanes[1]);
-    let all = _mm512_xor_si512(two, _mm512_xor_si512(lanes[2], lanes[3]));
+    let two = _mm512_xor_si512(sums[0], sums[1]);
+    let all = _mm512_xor_si512(two, _mm512_xor_si512(sums[2], sums[3]));
     let half = _mm512_castsi512_si256(all);
     let half = _mm256_xor_si256(half, _mm512_extracti64x4_epi64::<1>(all));
     let quarter = _mm256_castsi256_si128(half);

@@ -1,14 +1,14 @@
-//! The read bandwidth: bytes loaded and folded, nothing else. No operation of a
-//! model; what decode is measured against.
+//! Reads bytes and folds them, to measure the read bandwidth, which bounds decode. It is
+//! no operation of a model.
 //!
 //! ```text
 //! for the lines of the bytes, eight at a time:
 //!   prefetch the eight lines that lie AHEAD after them
-//!   lanes ^= lines                                   a load and an xor each
+//!   sums ^= lines                                    a load and an xor each
 //! ```
 //!
-//! Prefetched as the kernels of weights do it, so that the measure is of what
-//! they could reach.
+//! It prefetches as the product kernels do, so that it measures a bandwidth that they
+//! could reach.
 //!
 //! Traffic: every byte once.
 
@@ -18,9 +18,9 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// How far ahead bytes are prefetched.
+/// The distance in bytes at which bytes are prefetched.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 8192;
 
-/// Bytes of one step.
+/// The number of bytes in one step of the loop.
 pub(crate) const STEP: usize = 512;

@@ -1,16 +1,16 @@
-//! Reading as the hardware's prefetchers allow.
+//! Portable reading, 8 bytes at a time, without prefetching.
 
 use super::STEP;
 
-/// The bytes (whole steps of them), folded.
+/// Folds the bytes, as many as are whole steps, into one word.
 pub(crate) fn read(bytes: &[u8]) -> u64 {
-    let mut lanes = [0; 8];
+    let mut sums = [0; 8];
     for step in bytes.as_chunks::<STEP>().0 {
         for line in step.as_chunks::<64>().0 {
-            for (lane, value) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
-                *lane ^= u64::from_le_bytes(*value);
+            for (sum, value) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
+                *sum ^= u64::from_le_bytes(*value);
             }
         }
     }
-    lanes.iter().fold(0, |all, lane| all ^ lane)
+    sums.iter().fold(0, |all, sum| all ^ sum)
 }

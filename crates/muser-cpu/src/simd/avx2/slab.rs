@@ -9,39 +9,39 @@ use muser_quant::Superblock;
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-/// Rows of a slab.
-pub(crate) const LANES: usize = 8;
-/// Slabs side by side in a wide batch.
+/// The number of rows in a slab.
+pub(crate) const ROWS: usize = 8;
+/// The number of slabs that are computed side by side in a wide batch.
 pub(crate) const SLABS: usize = 1;
-/// Columns that meet a slab together: 4 sums of pairs, 4 scaled sums, a line, a
-/// product, of 16 registers.
+/// The number of columns that are multiplied with a slab together. They take 4 sums of pairs,
+/// 4 scaled sums, a line and a product, of 16 registers.
 pub(crate) const COLUMNS: usize = 4;
 
-/// Prefetches `N` of the cache lines ahead, from `line` on.
+/// Prefetches `N` cache lines of the bytes ahead, from `line` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
 
-/// The rows of a slab.
-pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+/// The packed rows of a slab.
+pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Stores one 32-bit word for each row.
 #[inline]
 #[level(avx2)]
-pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m256i) {
+pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m256i) {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
 /// Loads one 32-bit word of each row.
 #[inline]
 #[level(avx2)]
-pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m256i {
+pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
-/// Four activations in every lane.
+/// Broadcasts the four activations `4 k .. 4 k + 4` to every element.
 #[inline]
 #[level(avx2)]
 pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
@@ -49,7 +49,7 @@ pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
     // SAFETY: the slice expression has checked four bytes; the read is unaligned.
     _mm256_set1_epi32(unsafe { q.cast::<i32>().read_unaligned() })
 }
-/// Two sums in every lane.
+/// Broadcasts the two sums `2 t` and `2 t + 1` to every element.
 #[inline]
 #[level(avx2)]
 fn sum_pair(sums: &[i16], t: usize) -> __m256i {
@@ -58,13 +58,13 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
     _mm256_set1_epi32(unsafe { sums.cast::<i32>().read_unaligned() })
 }
 
-/// The four dwords from byte `at` on of each row, as four lines.
+/// Transposes the four dwords from byte `at` on of each row to four lines.
 ///
-/// Rows r and r + 4 share a vector, so that lines come out in the order of the
-/// rows: two shuffles and an insertion a line.
+/// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
+/// rows. A line takes two shuffles and an insertion.
 #[inline]
 #[level(avx2)]
-pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m256i; 4] {
+pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m256i; 4] {
     let mut v = [_mm256_setzero_si256(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm256_castsi128_si256(load128(rows.bytes::<16>(r, at), 0));
@@ -81,7 +81,7 @@ pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m256i; 4
         _mm256_unpackhi_epi64(b, d),
     ]
 }
-/// The f16 values in the low halves of a line.
+/// Converts the f16 values in the low halves of a line's words to f32.
 #[inline]
 #[level(avx2)]
 fn low_halves(line: __m256i) -> __m256 {
@@ -90,11 +90,12 @@ fn low_halves(line: __m256i) -> __m256 {
     let words = _mm256_permute4x64_epi64::<0b00_00_10_00>(words);
     _mm256_cvtph_ps(_mm256_castsi256_si128(words))
 }
-/// Bytes of each dword, by four indices of it; 0x80 is zero.
+/// Rearranges the bytes of each dword. Byte i of the result is byte `bytes[i]` of the dword,
+/// or 0 for the index 0x80.
 #[inline]
 #[level(avx2)]
 fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
-    // Index i of dword e is 4 e + i, in each 128-bit lane.
+    // In each 128-bit part, byte i of dword e has the index 4 e + i.
     let first = u32::from_le_bytes(bytes);
     let step = bytes.map(|b| if b < 4 { 4 } else { 0 });
     let step = u32::from_le_bytes(step);
@@ -102,12 +103,13 @@ fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
     let index = _mm256_broadcastsi128_si256(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm256_shuffle_epi8(line, index)
 }
-/// Factors, scales (twice in a word) and minima of Q4_K or Q5_K blocks.
+/// Unpacks and transposes the factors, scales (twice in a word) and minima of Q4_K or Q5_K
+/// blocks.
 #[inline]
 #[level(avx2)]
-pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
+pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
-    let [factors, s, m, low] = turn4(rows, 0);
+    let [factors, s, m, low] = transpose4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
     store(
         &mut to.dmin,
@@ -134,14 +136,14 @@ pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Sla
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Factors and scales (twice in a word) of Q6_K blocks.
+/// Unpacks and transposes the factors and scales (twice in a word) of Q6_K blocks.
 #[inline]
 #[level(avx2)]
-pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
-    // The last dword of these is two scales and the factor.
-    let factors = turn4(rows, B - 16)[3];
+pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
+    // The last dword of the block is two scales and the factor.
+    let factors = transpose4(rows, B - 16)[3];
     store(&mut to.d, 0, low_halves(_mm256_srli_epi32::<16>(factors)));
-    for (i, scales) in turn4(rows, B - 18).into_iter().enumerate() {
+    for (i, scales) in transpose4(rows, B - 18).into_iter().enumerate() {
         for j in 0..4 {
             let scale = pick(scales, [0x80, j as u8, 0x80, j as u8]);
             store_line(&mut to.scales[4 * i + j], _mm256_srai_epi16::<8>(scale));
@@ -153,22 +155,22 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
     }
 }
 
-/// One superblock of `S` slabs with the first `N` columns of `x`, which lie
-/// `apart`, added to their chains.
+/// Multiplies one superblock of `S` slabs with `N` columns and adds the links to their
+/// chains. Column n is `x[n * apart]`.
 ///
-/// Without VNNI a quad of products is `vpmaddubsw` (two pairs in i16) and the
-/// widening is put off: pairs are added in i16 as long as they fit, and the
-/// `vpmaddwd` that widens them also multiplies by the scale.
+/// Without VNNI, `vpmaddubsw` multiplies a quad to two pairs in i16. Pairs are added in i16 as
+/// long as their sum fits; the `vpmaddwd` that then widens them also multiplies by the
+/// scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: &[Block],
     apart: usize,
-    chains: &mut [[Chains<LANES>; S]; N],
+    chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x: [&Block; N] = from_fn(|n| &x[n * apart]);
-    // Parts of a superblock with a link of their own.
+    // The number of parts of a superblock that have their own link.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F, S, N>(slabs, x, part, parts);
@@ -201,11 +203,11 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
         }
     }
 }
-/// Σ_j s_j · a_j of each column over one of the `parts` of a superblock.
+/// Computes Σ_j s_j · a_j for each column, over part `part` of `parts` in a superblock.
 #[inline]
 #[level(avx2)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: [&Block; N],
     part: usize,
     parts: usize,
@@ -236,11 +238,12 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// What the sums of the activations meet, in each column.
+/// Multiplies the sums of activations with minima, or with the scales of Q6_K, for each
+/// column.
 #[inline]
 #[level(avx2)]
 fn minima<F: Superblock, const N: usize>(
-    slab: &Slab<LANES>,
+    slab: &Slab<ROWS>,
     x: [&Block; N],
     part: usize,
     parts: usize,

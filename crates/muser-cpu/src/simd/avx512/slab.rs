@@ -12,15 +12,17 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 
-/// Rows of a slab.
-pub(crate) const LANES: usize = 16;
-/// Slabs side by side: each broadcast of activations serves both.
+/// The number of rows in a slab.
+pub(crate) const ROWS: usize = 16;
+/// The number of slabs that are computed side by side. Each broadcast of activations serves
+/// both.
 pub(crate) const SLABS: usize = 2;
-/// Columns that meet a slab together: 8 sums of products, 8 scaled sums and a
-/// line, of 32 registers. (Of two slabs the scaled sums go through memory.)
+/// The number of columns that are multiplied with a slab together. They take 8 sums of
+/// products, 8 scaled sums and a line, of 32 registers. With two slabs, the scaled sums go
+/// through memory.
 pub(crate) const COLUMNS: usize = 8;
 
-/// Prefetches `N` of the lines ahead into the second cache, from `line` on.
+/// Prefetches `N` cache lines of the bytes ahead into L2, from `line` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
@@ -29,10 +31,13 @@ pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
-/// Prefetches the next block of `N` rows, from `first` on, into the first cache.
+/// Prefetches the next block of `N` rows, from row `first` on, into L1.
 #[inline]
 #[level(avx512)]
-pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(rows: Rows<'_, B>, first: usize) {
+pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
+    rows: SlabRows<'_, B>,
+    first: usize,
+) {
     for r in first..first + N {
         let next = rows.bytes::<B>(r, 0).as_ptr().wrapping_add(B);
         for line in 0..B.div_ceil(64) {
@@ -41,27 +46,28 @@ pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(rows: Rows<'_,
     }
 }
 
-/// The rows of a slab.
-pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+/// The packed rows of a slab.
+pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Stores one 32-bit word for each row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn store_line<T: Word>(to: &mut [T; LANES], v: __m512i) {
+pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
 /// Loads one 32-bit word of each row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn line<T: Word>(line: &[T; LANES]) -> __m512i {
+pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m512i {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
-/// Dword i of vector j to dword j of vector i, in each 128-bit lane.
+/// Transposes the dwords of four vectors within each 128-bit quarter: dword i of vector j goes
+/// to dword j of vector i.
 #[inline]
 #[level(avx512)]
-fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
+fn transpose_quarters(v: [__m512i; 4]) -> [__m512i; 4] {
     let a = _mm512_unpacklo_epi32(v[0], v[1]);
     let b = _mm512_unpackhi_epi32(v[0], v[1]);
     let c = _mm512_unpacklo_epi32(v[2], v[3]);
@@ -73,14 +79,14 @@ fn turn_lanes(v: [__m512i; 4]) -> [__m512i; 4] {
         _mm512_unpackhi_epi64(b, d),
     ]
 }
-/// The eight dwords from byte `at` on of each row, as eight lines.
+/// Transposes the eight dwords from byte `at` on of each row to eight lines.
 ///
-/// Rows r and r + 4 share a vector, so that lines come out in the order of the
-/// rows: three shuffles and an insertion a line.
+/// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
+/// rows. A line takes three shuffles and an insertion.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8] {
-    let (low, high) = (turned_half(rows, 0, at), turned_half(rows, 8, at));
+pub(crate) fn transpose8<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m512i; 8] {
+    let (low, high) = (transpose_half(rows, 0, at), transpose_half(rows, 8, at));
     let mut lines = [_mm512_setzero_si512(); 8];
     for t in 0..4 {
         lines[t] = _mm512_shuffle_i32x4::<0b10_00_10_00>(low[t], high[t]);
@@ -88,22 +94,22 @@ pub(crate) fn turn8<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 8
     }
     lines
 }
-/// Of the eight rows from `first` on: dwords t and 4 + t of the first four rows,
-/// then of the other four.
+/// Transposes half of the rows, the eight from `first` on. Vector t has dwords t and 4 + t of
+/// the first four rows, then those of the other four.
 #[inline]
 #[level(avx512)]
-fn turned_half<const B: usize>(rows: Rows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
+fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi256_si512(super::load256(rows.bytes::<32>(first + r, at), 0));
         *v = _mm512_inserti64x4::<1>(low, super::load256(rows.bytes::<32>(first + 4 + r, at), 0));
     }
-    turn_lanes(v)
+    transpose_quarters(v)
 }
-/// The four dwords from byte `at` on of each row, as four lines.
+/// Transposes the four dwords from byte `at` on of each row to four lines.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4] {
+pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m512i; 4] {
     let mut v = [_mm512_setzero_si512(); 4];
     for (r, v) in v.iter_mut().enumerate() {
         let low = _mm512_castsi128_si512(load128(rows.bytes::<16>(r, at), 0));
@@ -111,19 +117,20 @@ pub(crate) fn turn4<const B: usize>(rows: Rows<'_, B>, at: usize) -> [__m512i; 4
         let three = _mm512_inserti32x4::<2>(two, load128(rows.bytes::<16>(8 + r, at), 0));
         *v = _mm512_inserti32x4::<3>(three, load128(rows.bytes::<16>(12 + r, at), 0));
     }
-    turn_lanes(v)
+    transpose_quarters(v)
 }
-/// The f16 values in the low halves of a line.
+/// Converts the f16 values in the low halves of a line's words to f32.
 #[inline]
 #[level(avx512)]
 fn low_halves(line: __m512i) -> __m512 {
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(line))
 }
-/// Bytes of each dword, by four indices of it; 0x80 is zero.
+/// Rearranges the bytes of each dword. Byte i of the result is byte `bytes[i]` of the dword,
+/// or 0 for the index 0x80.
 #[inline]
 #[level(avx512)]
 fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
-    // Index i of dword e is 4 e + i, in each 128-bit lane.
+    // In each 128-bit part, byte i of dword e has the index 4 e + i.
     let first = u32::from_le_bytes(bytes);
     let step = bytes.map(|b| if b < 4 { 4 } else { 0 });
     let step = u32::from_le_bytes(step);
@@ -131,12 +138,12 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
     let index = _mm512_broadcast_i32x4(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm512_shuffle_epi8(line, index)
 }
-/// Factors, scales and minima of Q4_K or Q5_K blocks.
+/// Unpacks and transposes the factors, scales and minima of Q4_K or Q5_K blocks.
 #[inline]
 #[level(avx512)]
-pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
+pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
     // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
-    let [factors, s, m, low] = turn4(rows, 0);
+    let [factors, s, m, low] = transpose4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
     store(
         &mut to.dmin,
@@ -164,14 +171,14 @@ pub(crate) fn header_with_minima<const B: usize>(rows: Rows<'_, B>, to: &mut Sla
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Factors and scales of Q6_K blocks.
+/// Unpacks and transposes the factors and scales of Q6_K blocks.
 #[inline]
 #[level(avx512)]
-pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LANES>) {
-    // The last dword of these is two scales and the factor.
-    let factors = turn4(rows, B - 16)[3];
+pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
+    // The last dword of the block is two scales and the factor.
+    let factors = transpose4(rows, B - 16)[3];
     store(&mut to.d, 0, low_halves(_mm512_srli_epi32::<16>(factors)));
-    for (i, scales) in turn4(rows, B - 18).into_iter().enumerate() {
+    for (i, scales) in transpose4(rows, B - 18).into_iter().enumerate() {
         for j in 0..4 {
             let scale = pick(scales, [0x80, 0x80, 0x80, j as u8]);
             store_line(&mut to.scales[4 * i + j], _mm512_srai_epi32::<24>(scale));
@@ -183,10 +190,10 @@ pub(crate) fn signed_header<const B: usize>(rows: Rows<'_, B>, to: &mut Slab<LAN
     }
 }
 
-/// The blocks of `N` columns for one superblock, a stride apart.
+/// The blocks of activations of `N` columns for one superblock, a constant stride apart.
 ///
-/// One pointer and the stride address them all: eight pointers more would not
-/// stay in registers.
+/// One pointer and the stride address all blocks. Eight pointers would not fit in the
+/// registers.
 pub(crate) struct Columns<'a, T, const N: usize> {
     first: *const u8,
     stride: usize,
@@ -202,10 +209,10 @@ impl<T, const N: usize> Clone for Columns<'_, T, N> {
 impl<T, const N: usize> Copy for Columns<'_, T, N> {}
 
 impl<'a, T, const N: usize> Columns<'a, T, N> {
-    /// The first of `x` and those that lie `apart` from one to the next.
+    /// Makes columns whose blocks are `x[n * apart]`, for n < N.
     ///
     /// # Panics
-    /// If the last one would lie past `x`.
+    /// If the last block would be past the end of `x`.
     #[inline]
     pub(crate) fn new(x: &'a [T], apart: usize) -> Self {
         const { assert!(N > 0) };
@@ -218,7 +225,7 @@ impl<'a, T, const N: usize> Columns<'a, T, N> {
         }
     }
 
-    /// One of the blocks.
+    /// Returns the block of column `n`.
     #[inline]
     pub(crate) fn block(self, n: usize) -> &'a T {
         assert!(n < N);
@@ -227,7 +234,8 @@ impl<'a, T, const N: usize> Columns<'a, T, N> {
         unsafe { &*self.first.add(n * self.stride).cast() }
     }
 
-    /// Byte `at` of column `n`, of which four bytes may be read.
+    /// Returns a pointer to byte `at` of column `n`'s block, from which four bytes may be
+    /// read.
     #[inline]
     fn word(self, n: usize, at: usize) -> *const u8 {
         assert!(n < N && at <= size_of::<T>() - 4);
@@ -235,17 +243,17 @@ impl<'a, T, const N: usize> Columns<'a, T, N> {
     }
 }
 
-/// Defines `$name`: the products of a line of one slab, or of two, with four
-/// bytes of each column from byte `at` on, by `$op`.
+/// Defines the function `$name`, which multiplies a line of one slab, or of two, with the four
+/// bytes of each column from byte `at` on, and adds the products to `sums`, by the
+/// instruction `$op`.
 ///
-/// One slab: the instruction itself broadcasts from memory, N + 1 loads for N
-/// products. Two: a broadcast into a register serves both, N + 2 loads for 2 N
-/// products.
+/// With one slab, the instruction itself broadcasts from memory: N + 1 loads for N products.
+/// With two, a broadcast into a register serves both: N + 2 loads for 2 N products.
 ///
-/// In the machine's words, so that they stay in this order: the compiler's
-/// scheduler mixes the columns of several lines until it has no registers left
-/// for their sums. (One slab, Q4_K, eight columns: 17.1 and 15.9 ns a row's
-/// superblock on a Xeon, the same on a Zen 5.)
+/// It is written in assembly so that the instructions stay in this order. The compiler's
+/// scheduler mixes the columns of several lines until it has no registers left for their
+/// sums: with one slab, Q4_K and eight columns, 17.1 instead of 15.9 ns for a superblock of
+/// a row on a Xeon, no difference on a Zen 5.
 macro_rules! dots {
     ($name:ident, $op:literal) => {
         #[inline]
@@ -296,8 +304,8 @@ macro_rules! dots {
                     }
                 }
             } else if let ([low, high], [v, w]) = (&mut sums[..], &w[..]) {
-                // The broadcasts: unnamed they would have no type and no vector
-                // register.
+                // The broadcast register. It is an output so that it has a type, and
+                // with it a vector register.
                 let mut _q: __m512i;
                 let (fours, ones) = low.as_chunks_mut::<4>();
                 let (high_fours, high_ones) = high.as_chunks_mut::<4>();
@@ -361,23 +369,23 @@ macro_rules! dots {
 dots!(dot_codes, "vpdpbusd");
 dots!(dot_pairs, "vpdpwssd");
 
-/// One superblock of `S` slabs with the first `N` columns of `x`, which lie
-/// `apart`, added to their chains.
+/// Multiplies one superblock of `S` slabs with `N` columns and adds the links to their
+/// chains. Column n is `x[n * apart]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: &[Block],
     apart: usize,
-    chains: &mut [[Chains<LANES>; S]; N],
+    chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x = Columns::<Block, N>::new(x, apart);
-    // Parts of a superblock with a link of their own.
+    // The number of parts of a superblock that have their own link.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F, S, N>(slabs, x, part, parts);
         for s in 0..S {
-            // A slab at a time: the sums of two are more than the registers hold.
+            // One slab at a time, because the registers do not hold the sums of two.
             let mins = minima::<F, N>(&slabs[s], x, part, parts);
             let (d, dmin) = (load(&slabs[s].d, 0), load(&slabs[s].dmin, 0));
             for n in 0..N {
@@ -407,11 +415,11 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
         }
     }
 }
-/// Σ_j s_j · a_j of each column over one of the `parts` of a superblock.
+/// Computes Σ_j s_j · a_j for each column, over part `part` of `parts` in a superblock.
 #[inline]
 #[level(avx512)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,
@@ -437,11 +445,12 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// What the sums of the activations meet, in each column.
+/// Multiplies the sums of activations with minima, or with the scales of Q6_K, for each
+/// column.
 #[inline]
 #[level(avx512)]
 fn minima<F: Superblock, const N: usize>(
-    slab: &Slab<LANES>,
+    slab: &Slab<ROWS>,
     x: Columns<'_, Block, N>,
     part: usize,
     parts: usize,

@@ -1,4 +1,4 @@
-//! Slabs of eight rows, portable.
+//! Slabs of eight rows, portable: the transposition and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Chains, Slab, link};
@@ -7,25 +7,25 @@ use crate::unpacked::Unpacked;
 use muser_quant::Superblock;
 use std::array::from_fn;
 
-/// Rows of a slab.
-pub(crate) const LANES: usize = 8;
-/// Slabs side by side in a wide batch.
+/// The number of rows in a slab.
+pub(crate) const ROWS: usize = 8;
+/// The number of slabs that are computed side by side in a wide batch.
 pub(crate) const SLABS: usize = 1;
 
-/// Columns that meet a slab together.
+/// The number of columns that are multiplied with a slab together.
 pub(crate) const COLUMNS: usize = 4;
 
-/// The rows of a slab.
-pub(crate) type Rows<'a, const B: usize> = Strided<'a, LANES, B>;
+/// The packed rows of a slab.
+pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// A superblock of each row, unpacked and turned.
-pub(crate) fn turn<const B: usize>(
-    rows: Rows<'_, B>,
+/// Unpacks and transposes a superblock of each row.
+pub(crate) fn transpose<const B: usize>(
+    rows: SlabRows<'_, B>,
     unpack: impl Fn(&[u8; B], &mut Unpacked),
-    to: &mut Slab<LANES>,
+    to: &mut Slab<ROWS>,
 ) {
     let mut row = Unpacked::ZERO;
-    for r in 0..LANES {
+    for r in 0..ROWS {
         unpack(rows.bytes(r, 0), &mut row);
         for (line, &codes) in to.codes.iter_mut().zip(&row.codes) {
             line[r] = codes;
@@ -40,13 +40,13 @@ pub(crate) fn turn<const B: usize>(
     }
 }
 
-/// One superblock of `S` slabs with the first `N` columns of `x`, which lie
-/// `apart`, added to their chains.
+/// Multiplies one superblock of `S` slabs with `N` columns and adds the links to their
+/// chains. Column n is `x[n * apart]`.
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
-    slabs: &[Slab<LANES>; S],
+    slabs: &[Slab<ROWS>; S],
     x: &[Block],
     apart: usize,
-    chains: &mut [[Chains<LANES>; S]; N],
+    chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x: [&Block; N] = from_fn(|n| &x[n * apart]);
     for (x, chains) in x.into_iter().zip(chains) {
@@ -56,18 +56,18 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     }
 }
 
-/// One superblock of a slab with one column.
+/// Multiplies one superblock of a slab with one column and adds the links to the chains.
 fn step_one<F: Superblock, const LINK: u8>(
-    slab: &Slab<LANES>,
+    slab: &Slab<ROWS>,
     x: &Block,
-    [acc, accm]: &mut Chains<LANES>,
+    [acc, accm]: &mut Chains<ROWS>,
 ) {
-    // Parts of a superblock with a link of their own.
+    // The number of parts of a superblock that have their own link.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F>(slab, x, part, parts);
         let mins = minima::<F>(slab, x, part, parts);
-        for r in 0..LANES {
+        for r in 0..ROWS {
             let (sum, min) = match F::SIGNED {
                 true => (sums[r] - (mins[r] << 5), 0.0),
                 false => (sums[r], mins[r] as f32),
@@ -89,17 +89,17 @@ fn step_one<F: Superblock, const LINK: u8>(
     }
 }
 
-/// Σ_j s_j · a_j over one of the `parts` of a superblock.
+/// Computes Σ_j s_j · a_j over part `part` of `parts` in a superblock.
 fn scaled_sums<F: Superblock>(
-    slab: &Slab<LANES>,
+    slab: &Slab<ROWS>,
     x: &Block,
     part: usize,
     parts: usize,
-) -> [i32; LANES] {
+) -> [i32; ROWS] {
     let (words, each) = (64 / F::SUB_BLOCKS, F::SUB_BLOCKS / parts);
-    let mut sums = [0; LANES];
+    let mut sums = [0; ROWS];
     for j in part * each..(part + 1) * each {
-        let mut products = [0; LANES];
+        let mut products = [0; ROWS];
         for k in j * words..(j + 1) * words {
             let q = &x.q[4 * k..][..4];
             for (product, codes) in products.iter_mut().zip(&slab.codes[k]) {
@@ -108,18 +108,18 @@ fn scaled_sums<F: Superblock>(
                 }
             }
         }
-        for r in 0..LANES {
+        for r in 0..ROWS {
             sums[r] += products[r] * slab.scales[j][r];
         }
     }
     sums
 }
 
-/// What the sums of the activations meet.
-fn minima<F: Superblock>(slab: &Slab<LANES>, x: &Block, part: usize, parts: usize) -> [i32; LANES] {
+/// Multiplies the sums of activations with minima, or with the scales of Q6_K.
+fn minima<F: Superblock>(slab: &Slab<ROWS>, x: &Block, part: usize, parts: usize) -> [i32; ROWS] {
     let sums: &[i16] = if F::SIGNED { &x.sums16 } else { &x.sums32 };
     let each = if F::SIGNED { 8 } else { 4 } / parts;
-    let mut mins = [0; LANES];
+    let mut mins = [0; ROWS];
     for t in part * each..(part + 1) * each {
         let (a, b) = (i32::from(sums[2 * t]), i32::from(sums[2 * t + 1]));
         for (min, pair) in mins.iter_mut().zip(&slab.pairs[t]) {

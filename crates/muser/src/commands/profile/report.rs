@@ -5,7 +5,7 @@ use crate::measure::{Setting, Spread};
 use crate::output;
 use crate::table::{Table, grouped, share};
 use muser_ops::Stage;
-use muser_ops::profile::{Counts, Event, Op};
+use muser_ops::profiler::{Counts, Event, Op};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 
 use super::report::{label, part};
 use muser_ops::Stage;
-use muser_ops::profile::Event;
+use muser_ops::profiler::Event;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::time::Duration;

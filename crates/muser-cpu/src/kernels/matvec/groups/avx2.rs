@@ -1,9 +1,9 @@
-//! Rows of groups with AVX2.
+//! Products of rows of groups with AVX2.
 //!
-//! For eight groups of a row: a load and three instructions each for nibbles, a
-//! load for bytes; `vpmaddubsw` and `vpmaddwd` (bytes: also `vpabsb` and `vpsignb`);
-//! 9 instructions for eight horizontal sums, 8 insertions for the factors, 3
-//! multiplications and conversions, 6 for the fold.
+//! Each group takes a load and, for nibbles, three instructions; then `vpmaddubsw` and
+//! `vpmaddwd` (bytes: also `vpabsb` and `vpsignb`). Eight groups together take 9
+//! instructions for the horizontal sums, 8 insertions for the factors, 3 multiplications
+//! and conversions, and 6 for the fold.
 
 use super::{AHEAD, filled};
 use crate::kernels::codes::avx2::of_group;
@@ -14,7 +14,7 @@ use muser_levels::level;
 use muser_quant::{GROUP, Group, GroupCodes, QK};
 use std::arch::x86_64::*;
 
-/// A tile of rows (`w`) of `cols` values with `columns` vectors.
+/// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
 #[level(avx2)]
 pub(crate) fn matvec<F: Group, const B: usize>(
     w: &[u8],
@@ -32,7 +32,7 @@ pub(crate) fn matvec<F: Group, const B: usize>(
     }
 }
 
-/// One row with a column.
+/// Computes the product of one row with one column.
 #[inline]
 #[level(avx2)]
 fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
@@ -48,7 +48,7 @@ fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     acc
 }
 
-/// The folded products of eight groups.
+/// Computes the products of eight groups and folds them into one value.
 #[inline]
 #[level(avx2)]
 fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {
@@ -64,7 +64,8 @@ fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {
     folded::<F, B>(sums, w, x)
 }
 
-/// Products of the codes with 32 activations, as sums of quads in 8 lanes.
+/// Multiplies 32 codes with 32 activations. Each of the 8 elements is the sum of a quad
+/// of products.
 #[inline]
 #[level(avx2)]
 fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
@@ -77,7 +78,7 @@ fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
-/// The sums of eight groups whose codes are too large by `bias`, put right.
+/// Subtracts the bias of the codes from the sums of eight groups.
 #[inline]
 #[level(avx2)]
 pub(crate) fn less_bias(sums: __m256i, x: &Groups, bias: i32) -> __m256i {
@@ -85,7 +86,8 @@ pub(crate) fn less_bias(sums: __m256i, x: &Groups, bias: i32) -> __m256i {
     _mm256_sub_epi32(sums, _mm256_mullo_epi32(of_codes, _mm256_set1_epi32(bias)))
 }
 
-/// The fold by halves of f32(S) · (d · y), a lane a group.
+/// Computes f32(S) · (d · y) for eight groups, one in each element, and folds the
+/// products by halves.
 #[inline]
 #[level(avx2)]
 pub(crate) fn folded<F: Group, const B: usize>(sums: __m256i, w: &[u8; B], x: &Groups) -> f32 {
@@ -94,5 +96,5 @@ pub(crate) fn folded<F: Group, const B: usize>(sums: __m256i, w: &[u8; B], x: &G
         *half = u16::from_le_bytes([w[g * F::BYTES], w[g * F::BYTES + 1]]);
     }
     let factors = v::mul(v::load_f16(&halves, 0), v::load(&x.d, 0));
-    v::halve_lanes(v::mul(_mm256_cvtepi32_ps(sums), factors))
+    v::halve(v::mul(_mm256_cvtepi32_ps(sums), factors))
 }

@@ -1,8 +1,8 @@
-//! Rows of groups with AVX-512 and VNNI.
+//! Products of rows of groups with AVX-512 and VNNI.
 //!
-//! For eight groups of a row: four vectors of two groups, a `vpdpbusd` each; 13
-//! instructions for eight horizontal sums; from there on as at avx2, whose vectors
-//! have a lane for each of the eight groups.
+//! Eight groups of a row are four vectors of two groups, with a `vpdpbusd` each. 13
+//! instructions compute the eight horizontal sums. The rest is the code of avx2, whose
+//! vectors have an element for each of the eight groups.
 
 use super::{AHEAD, filled};
 use crate::kernels::codes::avx512::{bias, of_two_groups};
@@ -15,7 +15,7 @@ use muser_levels::level;
 use muser_quant::{GROUP, Group, QK};
 use std::arch::x86_64::*;
 
-/// A tile of rows (`w`) of `cols` values with `columns` vectors.
+/// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
 #[level(avx512)]
 pub(crate) fn matvec<F: Group, const B: usize>(
     w: &[u8],
@@ -33,7 +33,7 @@ pub(crate) fn matvec<F: Group, const B: usize>(
     }
 }
 
-/// One row with a column.
+/// Computes the product of one row with one column.
 #[inline]
 #[level(avx512)]
 fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
@@ -49,7 +49,7 @@ fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     acc
 }
 
-/// The folded products of eight groups.
+/// Computes the products of eight groups and folds them into one value.
 #[inline]
 #[level(avx512)]
 fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {

@@ -1,4 +1,4 @@
-//! Rows of groups, portable.
+//! Products of rows of groups, portable.
 
 use super::FOLD;
 use crate::kernels::codes::scalar::of_group;
@@ -6,7 +6,7 @@ use crate::kernels::quantize::Groups;
 use crate::rows::Tile;
 use muser_quant::{GROUP, Group, QK};
 
-/// A tile of rows (`w`) of `cols` values with `columns` vectors.
+/// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
 pub(crate) fn matvec<F: Group, const B: usize>(
     w: &[u8],
     x: &[Groups],
@@ -23,7 +23,7 @@ pub(crate) fn matvec<F: Group, const B: usize>(
     }
 }
 
-/// One row with a column.
+/// Computes the product of one row with one column.
 fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     let mut acc = 0.0;
     for (w, x) in w.chunks(B).zip(x) {

@@ -1,9 +1,9 @@
-//! Superblock rows with AVX2, a row at a time.
+//! Products of rows of superblocks with AVX2, one row at a time.
 //!
-//! For a superblock of a row: 8 `vpmaddubsw` of the unsigned codes (pairs of
-//! products, at most 2 · 63 · 127 = 16,002 in magnitude: no saturation), 8
-//! `vpmaddwd` with the scales, 8 adds. Q6_K's codes are 32 too large, which is
-//! taken off with one `vpmaddwd` of scales and sums.
+//! A superblock of a row takes 8 `vpmaddubsw` of the unsigned codes (pairs of products,
+//! at most 2 · 63 · 127 = 16,002 in magnitude, so nothing saturates), 8 `vpmaddwd` with
+//! the scales, and 8 additions. Q6_K's codes have a bias of 32, which one `vpmaddwd` of
+//! scales and sums subtracts.
 
 use super::{AHEAD, SIDE};
 use crate::kernels::codes::avx2::of_superblock;
@@ -14,7 +14,7 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+/// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
 #[level(avx2)]
 pub(crate) fn matvec<F: Superblock, const B: usize>(
     w: &[u8],
@@ -35,7 +35,7 @@ pub(crate) fn matvec<F: Superblock, const B: usize>(
     }
 }
 
-/// One row with a column: scales and minima of Q4_K and Q5_K.
+/// Computes the product of one row with one column, for Q4_K and Q5_K.
 #[inline]
 #[level(avx2)]
 fn row_with_minima<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 {
@@ -58,7 +58,7 @@ fn row_with_minima<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 
     v::minus_second(chains)
 }
 
-/// One row with a column: signed scales of 16 codes, Q6_K.
+/// Computes the product of one row with one column, for Q6_K.
 #[inline]
 #[level(avx2)]
 fn signed_row<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 {
@@ -86,7 +86,8 @@ fn signed_row<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 {
     v::first(chains)
 }
 
-/// Σ scale · code · activation in 8 lanes.
+/// Computes Σ scale · code · activation of a Q6_K superblock, in 8 partial sums. The bias
+/// of the codes is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn dot_signed(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
@@ -94,7 +95,7 @@ pub(crate) fn dot_signed(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
     let high = _mm256_permute2x128_si256::<0x11>(scales, scales);
     let mut sum = _mm256_setzero_si256();
     for (g, &codes) in codes.iter().enumerate() {
-        // Vector g holds sub-block 2 g in its lower lane, 2 g + 1 in its upper.
+        // Vector g has sub-block 2 g in its lower half and 2 g + 1 in its upper half.
         let k = (2 * g % 8) as i16;
         let (a, b) = (i16::from_le_bytes([2 * k as u8, 2 * k as u8 + 1]), 0x0202);
         let pick = _mm256_set_m128i(_mm_set1_epi16(a + b), _mm_set1_epi16(a));

@@ -1,10 +1,10 @@
-//! Superblock rows with AVX-512 and VNNI, four rows side by side.
+//! Products of rows of superblocks with AVX-512 and VNNI, four rows side by side.
 //!
-//! For a superblock of a row: 4 `vpdpbusd` (quads of products), 2 packs to i16
-//! and 2 `vpdpwssd` with the scales: 8 instructions for 256 multiply-adds,
-//! against 8 `vpmulld` and 8 adds if the scales were applied in i32. Scales and
-//! minima of four rows are unpacked in one register. Q6_K's codes are 32 too
-//! large, which is taken off with one `vpmaddwd` of scales and sums.
+//! A superblock of a row takes 4 `vpdpbusd` (quads of products), 2 packs to i16 and 2
+//! `vpdpwssd` with the scales: 8 instructions for 256 multiply-adds. Applying the scales in
+//! i32 would take 8 `vpmulld` and 8 additions instead. Scales and minima of four rows are
+//! unpacked in one register. Q6_K's codes have a bias of 32, which one `vpmaddwd` of
+//! scales and sums subtracts.
 
 use super::SIDE;
 use crate::kernels::codes::avx512::of_superblock;
@@ -18,7 +18,7 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+/// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
 #[level(avx512)]
 pub(crate) fn matvec<F: Superblock, const B: usize>(
     w: &[u8],
@@ -44,7 +44,7 @@ pub(crate) fn matvec<F: Superblock, const B: usize>(
     }
 }
 
-/// Four rows with a column: scales and minima of Q4_K and Q5_K.
+/// Computes the products of four rows with one column, for Q4_K and Q5_K.
 #[inline]
 #[level(avx512)]
 fn quad_with_minima<F: Superblock, const B: usize>(
@@ -67,14 +67,14 @@ fn quad_with_minima<F: Superblock, const B: usize>(
             sums[r] = v::dot_scaled(of_superblock::<F, B>(w[r]), scales, &x.q);
         }
         let sums32 = _mm512_broadcast_i32x4(load_sums8(&x.sums32));
-        let min = v::sum_lanes(_mm512_madd_epi16(mins, sums32));
+        let min = v::sum_quarters(_mm512_madd_epi16(mins, sums32));
         acc = chain4(v::sum4(sums), factors.0, x.d, acc);
         accm = chain4(min, factors.1, x.d, accm);
     }
     difference(acc, accm)
 }
 
-/// Four rows with a column: signed scales of 16 codes, Q6_K.
+/// Computes the products of four rows with one column, for Q6_K.
 #[inline]
 #[level(avx512)]
 fn signed_quad<F: Superblock, const B: usize>(
@@ -105,8 +105,9 @@ fn signed_quad<F: Superblock, const B: usize>(
     to_array4(acc)
 }
 
-/// The scales where the packs of [`v::dot_scaled`] put the quads: 128-bit lane
-/// k of the first holds sub-block k and sub-block 4 + k, of the second 8 more.
+/// Arranges Q6_K's scales as [`v::dot_scaled`] needs them. 128-bit quarter k of the first
+/// vector has the scales of sub-blocks k and 4 + k, that of the second those of 8 + k and
+/// 12 + k.
 #[inline]
 #[level(avx512)]
 fn signed_scales_for_packs(scales: __m256i) -> [__m512i; 2] {

@@ -1,4 +1,5 @@
-//! Superblock rows, portable: a superblock is unpacked once for all columns.
+//! Products of rows of superblocks, portable: a superblock is unpacked once for all
+//! columns.
 
 use crate::kernels::codes::scalar::unpack;
 use crate::kernels::quantize::Block;
@@ -6,7 +7,7 @@ use crate::rows::Tile;
 use crate::unpacked::Unpacked;
 use muser_quant::{QK, Superblock};
 
-/// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+/// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
 pub(crate) fn matvec<F: Superblock, const B: usize>(
     w: &[u8],
     x: &[Block],
@@ -38,7 +39,8 @@ pub(crate) fn matvec<F: Superblock, const B: usize>(
     }
 }
 
-/// S, the bias of the codes taken off, and M.
+/// Computes the contract's sums S (with the bias of codes subtracted) and M of one
+/// superblock.
 fn dot<F: Superblock>(block: &Unpacked, x: &Block) -> (i32, i32) {
     let each = QK / F::SUB_BLOCKS;
     let codes = block.codes.as_flattened().chunks_exact(each);

@@ -1,6 +1,7 @@
-//! Rows by lanes with AVX2: `vpmaddubsw` and `vpmaddwd` leave the sums of a quad
-//! in the lane that the contract adds them in, and Q6_K's `vpmaddwd` of scales and
-//! sums leaves the bias of the codes 32 l .. in lane l, as the contract has it.
+//! Narrow batches of the pinned lane with AVX2. `vpmaddubsw` and `vpmaddwd` leave the sum of
+//! a quad in element l, where the contract's partial sum l has it. Q6_K's `vpmaddwd` of
+//! scales and sums leaves the bias of the codes 32 l .. 32 l + 32 in element l, as the
+//! contract demands.
 
 use super::{AHEAD, minima};
 use crate::kernels::codes::avx2::of_superblock;
@@ -11,7 +12,7 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// One row with N columns.
+/// Computes one row with N columns.
 #[inline]
 #[level(avx2)]
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -24,7 +25,7 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
     }
 }
 
-/// One row with N columns: scales and minima of Q4_K and Q5_K.
+/// Computes one row with N columns, for Q4_K and Q5_K.
 #[inline]
 #[level(avx2)]
 fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -46,7 +47,7 @@ fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: 
             acc[n] = v::fma(factor, _mm256_cvtepi32_ps(sum), acc[n]);
             let min = _mm_madd_epi16(mins, v::load_sums8(&x.sums32));
             let min = match MINIMA {
-                minima::LANES => min,
+                minima::FOUR_CHAINS => min,
                 _ => v::sum_all4(min),
             };
             let factor = _mm_set1_ps(-x.d * dmin);
@@ -56,15 +57,15 @@ fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: 
     let mut sums = [0.0; N];
     for n in 0..N {
         let low = match MINIMA {
-            minima::LANES => v::fold4(low[n]),
+            minima::FOUR_CHAINS => v::fold4(low[n]),
             _ => _mm_cvtss_f32(low[n]),
         };
-        sums[n] = v::halve_lanes(acc[n]) + low;
+        sums[n] = v::halve(acc[n]) + low;
     }
     sums
 }
 
-/// One row with N columns: signed scales of 16 codes, Q6_K.
+/// Computes one row with N columns, for Q6_K.
 #[inline]
 #[level(avx2)]
 fn signed_row<F: Superblock, const B: usize, const N: usize>(
@@ -88,7 +89,7 @@ fn signed_row<F: Superblock, const B: usize, const N: usize>(
     }
     let mut sums = [0.0; N];
     for (sum, acc) in sums.iter_mut().zip(acc) {
-        *sum = v::halve_lanes(acc);
+        *sum = v::halve(acc);
     }
     sums
 }

@@ -1,4 +1,4 @@
-//! The way through a tile, row by row and column block by column block.
+//! Walks through a tile by blocks of columns, and for each block row by row.
 
 use muser_levels::levels;
 
@@ -9,7 +9,7 @@ pub(crate) mod kernels {
     use crate::rows::Tile;
     use muser_quant::Superblock;
 
-    /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+    /// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
     pub(crate) fn narrow<F: Superblock, const B: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],
@@ -28,7 +28,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// The columns `c .. c + N`; gives N.
+    /// Computes the columns `c .. c + N`. Returns N.
     fn block_of<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],

@@ -1,30 +1,30 @@
-//! The pinned lane's narrow rung: K-quant rows with one to seven vectors, eight
-//! float lanes an output.
+//! The pinned lane's narrow batches: rows of K-quants with one to seven vectors, in eight
+//! partial sums for each output. The inventory names these kernels `lanes/…`.
 //!
-//! Contract: [`muser_ops::pinned::project`], [`Route::Lanes`]. Float lane l takes
-//! every eighth quad of codes, which is what a 256-bit register of integer sums
-//! holds, so that a superblock costs a conversion and one fma, and lanes are
-//! added to each other once a row:
+//! Contract: [`muser_ops::pinned::project`], [`Route::Narrow`]. Partial sum l has every
+//! eighth quad of codes, as element l of a 256-bit register of integer sums has. So a
+//! superblock costs a conversion and one fma, and the partial sums are added once for
+//! each row:
 //!
 //! ```text
 //! for the columns in blocks of N = 4, 2, 1:
 //!   for each row of the tile:
-//!     acc[N] = 0                                    eight lanes each
+//!     acc[N] = 0                                    eight partial sums each
 //!     for superblock b, ascending:
 //!       unpack 256 codes once; for each column:
-//!         sum = integer sums of quads, by lane      (Q6_K: less 32 times the sums)
+//!         sum = eight integer sums of quads         (Q6_K: minus 32 times the sums)
 //!         acc = fma(f32(sum), d · y, acc);  the minima likewise
-//!     fold the lanes
+//!     fold the partial sums
 //! ```
 //!
-//! A lane of a superblock sums 32 products of a code (15, 31 or 63), an activation
-//! (127) and a scale (63, or 128 of Q6_K): below 2^22, 2^23 and 2^25; Q6_K's part
-//! of the bias is below 2^23.
+//! Bounds: a partial sum of a superblock has 32 products of a code (15, 31 or 63), an
+//! activation (127) and a scale (63, or 128 for Q6_K): below 2^22, 2^23 and 2^25; Q6_K's
+//! part of the bias is below 2^23.
 //!
-//! Traffic: as the matvec family's. One row is one stream of 144, 176 or 210
-//! bytes a superblock, prefetched [`AHEAD`] bytes before its use.
+//! Traffic: as in the matvec family. One row is one stream of 144, 176 or 210 bytes for
+//! each superblock, prefetched [`AHEAD`] bytes before its use.
 //!
-//! [`Route::Lanes`]: muser_ops::pinned::project::Route::Lanes
+//! [`Route::Narrow`]: muser_ops::pinned::project::Route::Narrow
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -33,16 +33,17 @@ pub(crate) mod avx512;
 pub(crate) mod driver;
 pub(crate) mod scalar;
 
-/// How far ahead of the stream its bytes are prefetched.
+/// The distance in bytes at which a row is prefetched.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 4096;
 
-/// What stands beside the codes.
+/// The ways in which the minima of a format are added. Kernels take one as a constant
+/// parameter.
 pub(crate) mod minima {
-    /// Q4_K: four more float lanes, of two sub-blocks each.
-    pub(crate) const LANES: u8 = 0;
-    /// Q5_K: one more chain.
-    pub(crate) const CHAIN: u8 = 1;
-    /// Q6_K: nothing; the bias of the codes is an integer matter.
+    /// Q4_K: four chains, each for two sub-blocks of every superblock.
+    pub(crate) const FOUR_CHAINS: u8 = 0;
+    /// Q5_K: one chain.
+    pub(crate) const ONE_CHAIN: u8 = 1;
+    /// Q6_K has no minima; the bias of the codes is subtracted in integers.
     pub(crate) const NONE: u8 = 2;
 }

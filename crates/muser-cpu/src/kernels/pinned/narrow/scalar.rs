@@ -1,4 +1,4 @@
-//! Rows by lanes, portable.
+//! Narrow batches of the pinned lane, portable.
 
 use super::minima;
 use crate::kernels::codes::scalar::unpack;
@@ -6,7 +6,7 @@ use crate::kernels::quantize::Block;
 use crate::unpacked::Unpacked;
 use muser_quant::Superblock;
 
-/// One row with N columns.
+/// Computes one row with N columns.
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
     w: &[u8],
     x: [&[Block]; N],
@@ -25,12 +25,12 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
             }
             let dmin = -x.d * u.dmin;
             match MINIMA {
-                minima::LANES => {
+                minima::FOUR_CHAINS => {
                     for (low, min) in low[n].iter_mut().zip(mins(&u, x)) {
                         *low = dmin.mul_add(min as f32, *low);
                     }
                 }
-                minima::CHAIN => {
+                minima::ONE_CHAIN => {
                     let min: i32 = mins(&u, x).iter().sum();
                     low[n][0] = dmin.mul_add(min as f32, low[n][0]);
                 }
@@ -42,14 +42,14 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
         let a: [f32; 4] = std::array::from_fn(|l| acc[n][l + 4] + acc[n][l]);
         let (sum, m) = ((a[0] + a[2]) + (a[1] + a[3]), low[n]);
         match MINIMA {
-            minima::LANES => sum + ((m[0] + m[2]) + (m[1] + m[3])),
-            minima::CHAIN => sum + m[0],
+            minima::FOUR_CHAINS => sum + ((m[0] + m[2]) + (m[1] + m[3])),
+            minima::ONE_CHAIN => sum + m[0],
             _ => sum,
         }
     })
 }
 
-/// The sums of the eight lanes.
+/// Computes the eight integer sums of a superblock.
 fn sums<F: Superblock>(u: &Unpacked, x: &Block) -> [i32; 8] {
     let mut sums = [0; 8];
     for (k, (codes, q)) in u.codes.iter().zip(x.q.as_chunks::<4>().0).enumerate() {
@@ -67,7 +67,8 @@ fn sums<F: Superblock>(u: &Unpacked, x: &Block) -> [i32; 8] {
     sums
 }
 
-/// The minima times the sums, by pairs of sub-blocks.
+/// Computes the products of minima and sums of activations, added by pairs of
+/// sub-blocks.
 fn mins(u: &Unpacked, x: &Block) -> [i32; 4] {
     std::array::from_fn(|t| {
         let [a, b] = u.pairs[t].map(i32::from);

@@ -1,5 +1,5 @@
-//! Slabs of groups with AVX2: a transposition of 16 bytes a row gives 4 lines of
-//! bytes, or 8 of nibbles. Bytes stay signed, nibbles too large by their bias.
+//! Slabs of groups with AVX2. Transposing 16 bytes of each row makes 4 lines of bytes, or 8
+//! lines of nibbles. Bytes stay signed; the bias of nibbles is not subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::quantize::Groups;
@@ -11,16 +11,16 @@ use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-/// Eight groups of each row.
+/// Unpacks and transposes eight groups of each row.
 #[inline]
 #[level(avx2)]
-pub(crate) fn turn<F: Group, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Group, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
-    // Bytes of `LANES` rows, in lines of the cache.
-    let lines = B * v::LANES / 64;
+    // The number of cache lines in `ROWS` blocks.
+    let lines = B * v::ROWS / 64;
     let nibble = _mm256_set1_epi8(15);
     for g in 0..8 {
         for line in lines * g / 8..lines * (g + 1) / 8 {
@@ -31,21 +31,21 @@ pub(crate) fn turn<F: Group, const B: usize>(
         match F::CODES {
             GroupCodes::Bytes { at } => {
                 for half in 0..2 {
-                    let lines = v::turn4(rows, block + at + 16 * half);
+                    let lines = v::transpose4(rows, block + at + 16 * half);
                     for (to, line) in codes[4 * half..].iter_mut().zip(lines) {
                         v::store_line(to, line);
                     }
                 }
             }
             GroupCodes::Nibbles { at, .. } => {
-                for (e, packed) in v::turn4(rows, block + at).into_iter().enumerate() {
+                for (e, packed) in v::transpose4(rows, block + at).into_iter().enumerate() {
                     let high = _mm256_srli_epi32::<4>(packed);
                     v::store_line(&mut codes[e], _mm256_and_si256(packed, nibble));
                     v::store_line(&mut codes[4 + e], _mm256_and_si256(high, nibble));
                 }
             }
         }
-        let mut halves = [0; v::LANES];
+        let mut halves = [0; v::ROWS];
         for (r, half) in halves.iter_mut().enumerate() {
             *half = u16::from_le_bytes(*rows.bytes(r, block));
         }
@@ -53,15 +53,15 @@ pub(crate) fn turn<F: Group, const B: usize>(
     }
 }
 
-/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
-/// added to their sums.
+/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
+/// the sums. Column n is `x[n * apart]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
-    slabs: &[Slab<{ v::LANES }>; S],
+    slabs: &[Slab<{ v::ROWS }>; S],
     x: &[Groups],
     apart: usize,
-    sums: &mut [[[f32; v::LANES]; S]; N],
+    sums: &mut [[[f32; v::ROWS]; S]; N],
 ) {
     let x: [&Groups; N] = from_fn(|n| &x[n * apart]);
     for (s, slab) in slabs.iter().enumerate() {
@@ -81,14 +81,14 @@ pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     }
 }
 
-/// The products of group `g` with each column, the bias of the codes taken off.
+/// Computes the dot products of group `g` with each column, minus the bias of the codes.
 ///
-/// Nibbles: eight pairs of products of at most 2 · 15 · 127 = 3,810 fit in i16
-/// together. Bytes: one of at most 2 · 128 · 127 = 32,512 does.
+/// Sums of pairs are added in i16: the sum of eight fits for nibbles, each at most 2 · 15 ·
+/// 127 = 3,810; only one fits for bytes, at most 2 · 128 · 127 = 32,512.
 #[inline]
 #[level(avx2)]
 fn dots<F: Group, const N: usize>(
-    slab: &Slab<{ v::LANES }>,
+    slab: &Slab<{ v::ROWS }>,
     x: [&Groups; N],
     g: usize,
 ) -> [__m256i; N] {

@@ -1,5 +1,6 @@
-//! Slabs of groups with AVX-512 and VNNI: a transposition of 16 bytes a row gives 4
-//! lines, one of 32 bytes 8. Codes are unsigned, too large by [`bias`].
+//! Slabs of groups with AVX-512 and VNNI. Transposing 16 bytes of each row makes 4 packed
+//! lines, transposing 32 bytes makes 8. Codes are unsigned: the bias [`bias`] is not
+//! subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::codes::avx512::bias;
@@ -11,16 +12,16 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 
-/// Eight groups of each row.
+/// Unpacks and transposes eight groups of each row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn<F: Group, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Group, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
-    // Bytes of `LANES` rows, in lines of the cache.
-    let lines = B * v::LANES / 64;
+    // The number of cache lines in `ROWS` blocks.
+    let lines = B * v::ROWS / 64;
     let nibble = _mm512_set1_epi8(15);
     let sign = _mm512_set1_epi8(i8::MIN);
     for g in 0..8 {
@@ -32,19 +33,19 @@ pub(crate) fn turn<F: Group, const B: usize>(
         let codes = &mut to.codes[8 * g..][..8];
         match F::CODES {
             GroupCodes::Bytes { at } => {
-                for (to, line) in codes.iter_mut().zip(v::turn8(rows, block + at)) {
+                for (to, line) in codes.iter_mut().zip(v::transpose8(rows, block + at)) {
                     v::store_line(to, _mm512_xor_si512(line, sign));
                 }
             }
             GroupCodes::Nibbles { at, .. } => {
-                for (e, packed) in v::turn4(rows, block + at).into_iter().enumerate() {
+                for (e, packed) in v::transpose4(rows, block + at).into_iter().enumerate() {
                     let high = _mm512_srli_epi32::<4>(packed);
                     v::store_line(&mut codes[e], _mm512_and_si512(packed, nibble));
                     v::store_line(&mut codes[4 + e], _mm512_and_si512(high, nibble));
                 }
             }
         }
-        let mut halves = [0; v::LANES];
+        let mut halves = [0; v::ROWS];
         for (r, half) in halves.iter_mut().enumerate() {
             *half = u16::from_le_bytes(*rows.bytes(r, block));
         }
@@ -52,15 +53,15 @@ pub(crate) fn turn<F: Group, const B: usize>(
     }
 }
 
-/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
-/// added to their sums.
+/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
+/// the sums. Column n is `x[n * apart]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
-    slabs: &[Slab<{ v::LANES }>; S],
+    slabs: &[Slab<{ v::ROWS }>; S],
     x: &[Groups],
     apart: usize,
-    sums: &mut [[[f32; v::LANES]; S]; N],
+    sums: &mut [[[f32; v::ROWS]; S]; N],
 ) {
     let x = v::Columns::<Groups, N>::new(x, apart);
     let mut p = [[[splat(0.0); 8]; N]; S];

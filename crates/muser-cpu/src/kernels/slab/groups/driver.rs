@@ -1,18 +1,18 @@
-//! The way through a tile, slab by slab and column block by column block.
+//! Walks through a tile by slabs, and for each slab through the columns by blocks.
 
 use muser_levels::levels;
 
 #[levels]
 pub(crate) mod kernels {
     use super::super::Slab;
-    use super::super::level::{step, turn};
+    use super::super::level::{step, transpose};
     use crate::kernels::quantize::Groups;
     use crate::kernels::slab::superblocks::Ahead;
     use crate::rows::Tile;
     use crate::simd::level::slab as v;
     use muser_quant::{GROUP, Group, QK};
 
-    /// A tile of rows (`w`) of `cols` values with `columns` vectors.
+    /// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
     pub(crate) fn slab<F: Group, const B: usize>(
         w: &[u8],
         x: &[Groups],
@@ -21,10 +21,10 @@ pub(crate) mod kernels {
         tile: &mut Tile<'_>,
     ) {
         let (rows, row_bytes) = (tile.rows(), cols / GROUP * F::BYTES);
-        if rows < v::LANES {
-            // Too few for a slab: with their last one repeated.
+        if rows < v::ROWS {
+            // Too few rows for a slab: the last one is repeated.
             let mut padded = w[..rows * row_bytes].to_vec();
-            for _ in rows..v::LANES {
+            for _ in rows..v::ROWS {
                 padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
             }
             slabs::<F, B, 1>(&padded, x, cols, columns, 0, &mut [Slab::ZERO], tile);
@@ -33,59 +33,59 @@ pub(crate) mod kernels {
         let mut room = [Slab::ZERO; v::SLABS];
         let mut r = 0;
         while r < rows {
-            r += if rows - r >= v::SLABS * v::LANES && columns >= 2 {
+            r += if rows - r >= v::SLABS * v::ROWS && columns >= 2 {
                 slabs::<F, B, { v::SLABS }>(w, x, cols, columns, r, &mut room, tile)
             } else {
-                // The last slab of a tile that has no whole number of them
-                // computes some rows again.
-                let r = r.min(rows - v::LANES);
-                let room = room.first_chunk_mut().expect("a level has a slab");
+                // If the tile is no whole number of slabs, the last slab computes some
+                // rows again.
+                let r = r.min(rows - v::ROWS);
+                let room = room.first_chunk_mut().expect("SLABS is at least 1");
                 slabs::<F, B, 1>(w, x, cols, columns, r, room, tile)
             };
         }
     }
 
-    /// The rows of S slabs from `first` on, with room for the slabs; gives the
-    /// number of the rows.
+    /// Computes the rows of S slabs, from row `first` on, in the memory `slabs`. Returns
+    /// the number of rows.
     fn slabs<F: Group, const B: usize, const S: usize>(
         w: &[u8],
         x: &[Groups],
         cols: usize,
         columns: usize,
         first: usize,
-        slabs: &mut [Slab<{ v::LANES }>; S],
+        slabs: &mut [Slab<{ v::ROWS }>; S],
         tile: &mut Tile<'_>,
     ) -> usize {
         let (folds, row_bytes) = (cols.div_ceil(QK), cols / GROUP * F::BYTES);
         let w = &w[first * row_bytes..];
-        // No room of the heap for a few columns: it would be taken and given back
-        // for every slab.
+        // A few columns use the stack: the heap would be allocated and freed for every
+        // slab.
         let (mut few, mut many);
         let sums = match columns {
             ..=8 => {
-                few = [[[0.0f32; v::LANES]; S]; 8];
+                few = [[[0.0f32; v::ROWS]; S]; 8];
                 &mut few[..columns]
             }
             _ => {
-                many = vec![[[0.0f32; v::LANES]; S]; columns];
+                many = vec![[[0.0f32; v::ROWS]; S]; columns];
                 &mut many[..]
             }
         };
-        let mut filled = [[0; B]; v::LANES];
+        let mut filled = [[0; B]; v::ROWS];
         for b in 0..folds {
             for (s, slab) in slabs.iter_mut().enumerate() {
-                let rows = &w[s * v::LANES * row_bytes + b * B..];
+                let rows = &w[s * v::ROWS * row_bytes + b * B..];
                 let left = row_bytes - b * B;
                 let rows = if left < B {
                     for (r, filled) in filled.iter_mut().enumerate() {
                         filled[..left].copy_from_slice(&rows[r * row_bytes..][..left]);
                     }
-                    v::Rows::new(filled.as_flattened(), B)
+                    v::SlabRows::new(filled.as_flattened(), B)
                 } else {
-                    v::Rows::new(rows, row_bytes)
+                    v::SlabRows::new(rows, row_bytes)
                 };
-                let at = (S * row_bytes + (b * S + s) * B) * v::LANES;
-                turn::<F, B>(rows, Ahead { from: w, at }, slab);
+                let at = (S * row_bytes + (b * S + s) * B) * v::ROWS;
+                transpose::<F, B>(rows, Ahead { from: w, at }, slab);
             }
             let mut c = 0;
             while c < columns {
@@ -101,22 +101,24 @@ pub(crate) mod kernels {
         }
         for (c, sums) in sums.iter().enumerate() {
             for (s, sums) in sums.iter().enumerate() {
-                tile.set(c, first + s * v::LANES, sums);
+                tile.set(c, first + s * v::ROWS, sums);
             }
         }
-        S * v::LANES
+        S * v::ROWS
     }
 
-    /// Eight groups of the first N columns of `x`, which lie `folds` apart; gives
-    /// N.
+    /// Multiplies eight groups of the slabs with N columns; column n is `x[n * folds]`.
+    /// Returns N.
     #[inline]
     fn step_of<F: Group, const S: usize, const N: usize>(
-        slabs: &[Slab<{ v::LANES }>; S],
+        slabs: &[Slab<{ v::ROWS }>; S],
         x: &[Groups],
         folds: usize,
-        sums: &mut [[[f32; v::LANES]; S]],
+        sums: &mut [[[f32; v::ROWS]; S]],
     ) -> usize {
-        let sums = sums.first_chunk_mut().expect("N columns are left");
+        let sums = sums
+            .first_chunk_mut()
+            .expect("the caller takes N of the columns left");
         step::<F, S, N>(slabs, x, folds, sums);
         N
     }

@@ -1,5 +1,5 @@
-//! Slabs of groups, portable: the lanes are loops that the compiler vectorises as
-//! far as the target allows. Codes are signed bytes, less their bias.
+//! Slabs of groups, portable: loops over the rows, which the compiler vectorises as far as
+//! the target allows. Codes are signed bytes whose bias is subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::codes::scalar::of_group;
@@ -10,13 +10,13 @@ use crate::simd::scalar::slab as v;
 use muser_quant::{GROUP, Group};
 use std::array::from_fn;
 
-/// Eight groups of each row; the cache is left to the hardware.
-pub(crate) fn turn<F: Group, const B: usize>(
-    rows: v::Rows<'_, B>,
+/// Unpacks and transposes eight groups of each row. Prefetches nothing.
+pub(crate) fn transpose<F: Group, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     _: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
-    for r in 0..v::LANES {
+    for r in 0..v::ROWS {
         let row: &[u8; B] = rows.bytes(r, 0);
         for (g, block) in row.chunks_exact(F::BYTES).enumerate() {
             let codes = of_group::<F>(block).map(i8::cast_unsigned);
@@ -28,22 +28,22 @@ pub(crate) fn turn<F: Group, const B: usize>(
     }
 }
 
-/// Eight groups of `S` slabs with the first `N` columns of `x`, which lie `apart`,
-/// added to their sums.
+/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
+/// the sums. Column n is `x[n * apart]`.
 #[expect(
     clippy::extra_unused_type_parameters,
-    reason = "the steps of all levels have one signature"
+    reason = "the `step` functions of all levels have the same signature"
 )]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
-    slabs: &[Slab<{ v::LANES }>; S],
+    slabs: &[Slab<{ v::ROWS }>; S],
     x: &[Groups],
     apart: usize,
-    sums: &mut [[[f32; v::LANES]; S]; N],
+    sums: &mut [[[f32; v::ROWS]; S]; N],
 ) {
     for (n, sums) in sums.iter_mut().enumerate() {
         let x = &x[n * apart];
         for (slab, sums) in slabs.iter().zip(sums) {
-            let p: [[f32; v::LANES]; 8] = from_fn(|g| products(slab, x, g));
+            let p: [[f32; v::ROWS]; 8] = from_fn(|g| products(slab, x, g));
             for (r, sum) in sums.iter_mut().enumerate() {
                 *sum += fold!(add, p.map(|p| p[r]));
             }
@@ -51,9 +51,9 @@ pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     }
 }
 
-/// The product of group `g` in each row.
-fn products(slab: &Slab<{ v::LANES }>, x: &Groups, g: usize) -> [f32; v::LANES] {
-    let mut dots = [0i32; v::LANES];
+/// Computes the product of group `g` in each row.
+fn products(slab: &Slab<{ v::ROWS }>, x: &Groups, g: usize) -> [f32; v::ROWS] {
+    let mut dots = [0i32; v::ROWS];
     let q = x.q[GROUP * g..][..GROUP].as_chunks::<4>().0;
     for (line, q) in slab.codes[8 * g..].iter().zip(q) {
         for (dot, codes) in dots.iter_mut().zip(line) {

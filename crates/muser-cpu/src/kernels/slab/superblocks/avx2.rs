@@ -1,5 +1,5 @@
-//! Slabs with AVX2: what is packed is transposed, so that one transposition of 16
-//! bytes a row gives 4 lines of packed codes.
+//! Slabs of superblocks with AVX2. Codes are transposed while they are packed: transposing
+//! 16 bytes of each row makes 4 lines of packed codes.
 
 use super::{Ahead, Slab};
 use crate::simd::avx2::slab as v;
@@ -7,13 +7,13 @@ use muser_levels::level;
 use muser_quant::{SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// A superblock of each row, unpacked with a lane a row.
+/// Transposes and unpacks a superblock of each row.
 #[inline]
 #[level(avx2)]
-pub(crate) fn turn<F: Superblock, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Superblock, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     match F::CODES {
         SuperCodes::Nibbles => nibbles(rows, ahead, to),
@@ -22,16 +22,16 @@ pub(crate) fn turn<F: Superblock, const B: usize>(
     }
 }
 
-/// Q4_K: one transposition of packed nibbles gives two lines for each of its lines.
+/// Unpacks Q4_K: a line of packed nibbles makes two lines of codes.
 #[inline]
 #[level(avx2)]
-fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::ROWS }>) {
     let nibble = _mm256_set1_epi8(15);
     v::header_with_minima(rows, to);
     for part in 0..8 {
-        // Of 18 lines ahead.
+        // Each of the 8 parts prefetches 3 of 18 cache lines; some overlap.
         v::prefetch_lines::<3>(ahead, 9 * part / 4);
-        let packed = v::turn4(rows, 16 + 16 * part);
+        let packed = v::transpose4(rows, 16 + 16 * part);
         let first = part / 2 * 16 + part % 2 * 4;
         for (e, packed) in packed.into_iter().enumerate() {
             let high = _mm256_srli_epi32::<4>(packed);
@@ -41,44 +41,44 @@ fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab
     }
 }
 
-/// Q5_K: low nibbles, and the fifth bits of all codes.
+/// Unpacks Q5_K: low nibbles, and the fifth bits of all codes.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_bits<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::header_with_minima(rows, to);
-    // 22 lines ahead.
+    // Prefetches 22 cache lines, 11 in each half.
     for half in 0..2 {
-        let fifth = v::turn4(rows, 16 + 16 * half);
+        let fifth = v::transpose4(rows, 16 + 16 * half);
         v::prefetch_lines::<3>(ahead, 11 * half);
-        group::<0>(v::turn4(rows, 48 + 16 * half), fifth, half, to);
+        group::<0>(v::transpose4(rows, 48 + 16 * half), fifth, half, to);
         v::prefetch_lines::<3>(ahead, 11 * half + 2);
-        group::<1>(v::turn4(rows, 80 + 16 * half), fifth, half, to);
+        group::<1>(v::transpose4(rows, 80 + 16 * half), fifth, half, to);
         v::prefetch_lines::<3>(ahead, 11 * half + 5);
-        group::<2>(v::turn4(rows, 112 + 16 * half), fifth, half, to);
+        group::<2>(v::transpose4(rows, 112 + 16 * half), fifth, half, to);
         v::prefetch_lines::<3>(ahead, 11 * half + 8);
-        group::<3>(v::turn4(rows, 144 + 16 * half), fifth, half, to);
+        group::<3>(v::transpose4(rows, 144 + 16 * half), fifth, half, to);
     }
 }
 
-/// Half of the 64 codes of group G: bit 2 G of the fifth bits goes with the low
-/// nibbles, bit 2 G + 1 with the high ones.
+/// Unpacks half of the 64 codes of group G. Bit 2 G of the fifth bits belongs to the low
+/// nibbles, bit 2 G + 1 to the high nibbles.
 #[inline]
 #[level(avx2)]
 fn group<const G: usize>(
     packed: [__m256i; 4],
     fifth: [__m256i; 4],
     half: usize,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     let nibble = _mm256_set1_epi8(15);
     let bit4 = _mm256_set1_epi8(16);
     let first = 16 * G + 4 * half;
     for e in 0..4 {
-        // Bits 2 G and 2 G + 1 to bit 4.
+        // Moves bits 2 G and 2 G + 1 to bit 4.
         let (even, odd) = match G {
             0 => (
                 _mm256_slli_epi32::<4>(fifth[e]),
@@ -103,25 +103,25 @@ fn group<const G: usize>(
     }
 }
 
-/// Q6_K: nibbles and pairs of bits, to codes `0..=63`.
+/// Unpacks Q6_K, nibbles and pairs of bits, to codes in `0..=63`.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_pairs<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::signed_header(rows, to);
     let nibble = _mm256_set1_epi8(15);
     let pair = _mm256_set1_epi8(0x30);
     for part in 0..4 {
-        // Half h of the superblock, 16 of the 32 bytes of each stretch.
+        // Half h of the superblock; 16 of each 32 bytes.
         let (h, half) = (part / 2, part % 2);
-        let a = v::turn4(rows, 64 * h + 16 * half);
-        let b = v::turn4(rows, 64 * h + 32 + 16 * half);
-        let bits = v::turn4(rows, 128 + 32 * h + 16 * half);
+        let a = v::transpose4(rows, 64 * h + 16 * half);
+        let b = v::transpose4(rows, 64 * h + 32 + 16 * half);
+        let bits = v::transpose4(rows, 128 + 32 * h + 16 * half);
         for e in 0..4 {
-            // Of 27 lines ahead.
+            // The 16 steps prefetch 2 of 27 cache lines each; some overlap.
             v::prefetch_lines::<2>(ahead, 7 * part + 7 * e / 4);
             let low = [
                 _mm256_and_si256(a[e], nibble),

@@ -1,5 +1,5 @@
-//! Slabs with AVX-512 and VNNI: what is packed is transposed, so that one
-//! transposition of 32 bytes a row gives 8 lines of packed codes.
+//! Slabs of superblocks with AVX-512 and VNNI. Codes are transposed while they are packed:
+//! transposing 32 bytes of each row makes 8 lines of packed codes.
 
 use super::{Ahead, Slab};
 use crate::simd::avx512::slab as v;
@@ -7,13 +7,13 @@ use muser_levels::level;
 use muser_quant::{SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// A superblock of each row, unpacked with a lane a row.
+/// Transposes and unpacks a superblock of each row.
 #[inline]
 #[level(avx512)]
-pub(crate) fn turn<F: Superblock, const B: usize>(
-    rows: v::Rows<'_, B>,
+pub(crate) fn transpose<F: Superblock, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     match F::CODES {
         SuperCodes::Nibbles => nibbles(rows, ahead, to),
@@ -22,17 +22,17 @@ pub(crate) fn turn<F: Superblock, const B: usize>(
     }
 }
 
-/// Q4_K: one transposition of packed nibbles gives two lines for each of its lines.
+/// Unpacks Q4_K: a line of packed nibbles makes two lines of codes.
 #[inline]
 #[level(avx512)]
-fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::LANES }>) {
+fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::ROWS }>) {
     let nibble = _mm512_set1_epi8(15);
     v::header_with_minima(rows, to);
-    // 36 lines ahead.
+    // Prefetches 36 cache lines, 9 in each of 4 groups.
     for g in 0..4 {
         v::prefetch_lines::<1>(ahead, 9 * g);
         v::prefetch_next_block::<B, 4>(rows, 4 * g);
-        let packed = v::turn8(rows, 16 + 32 * g);
+        let packed = v::transpose8(rows, 16 + 32 * g);
         for (e, packed) in packed.into_iter().enumerate() {
             v::prefetch_lines::<1>(ahead, 9 * g + 1 + e);
             let high = _mm512_srli_epi32::<4>(packed);
@@ -45,41 +45,41 @@ fn nibbles<const B: usize>(rows: v::Rows<'_, B>, ahead: Ahead<'_>, to: &mut Slab
     }
 }
 
-/// Q5_K: low nibbles, and the fifth bits of all codes.
+/// Unpacks Q5_K: low nibbles, and the fifth bits of all codes.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_bits<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::header_with_minima(rows, to);
-    let fifth = v::turn8(rows, 16);
-    group::<0, B>(v::turn8(rows, 48), fifth, rows, ahead, to);
-    group::<1, B>(v::turn8(rows, 80), fifth, rows, ahead, to);
-    group::<2, B>(v::turn8(rows, 112), fifth, rows, ahead, to);
-    group::<3, B>(v::turn8(rows, 144), fifth, rows, ahead, to);
+    let fifth = v::transpose8(rows, 16);
+    group::<0, B>(v::transpose8(rows, 48), fifth, rows, ahead, to);
+    group::<1, B>(v::transpose8(rows, 80), fifth, rows, ahead, to);
+    group::<2, B>(v::transpose8(rows, 112), fifth, rows, ahead, to);
+    group::<3, B>(v::transpose8(rows, 144), fifth, rows, ahead, to);
 }
 
-/// The 64 codes of group G: bit 2 G of the fifth bits goes with the low nibbles,
-/// bit 2 G + 1 with the high ones.
+/// Unpacks the 64 codes of group G. Bit 2 G of the fifth bits belongs to the low nibbles,
+/// bit 2 G + 1 to the high nibbles.
 #[inline]
 #[level(avx512)]
 fn group<const G: usize, const B: usize>(
     packed: [__m512i; 8],
     fifth: [__m512i; 8],
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     let nibble = _mm512_set1_epi8(15);
     let bit4 = _mm512_set1_epi8(16);
-    // 11 of 44 lines ahead.
+    // Prefetches 11 of 44 cache lines.
     v::prefetch_lines::<3>(ahead, 11 * G);
     v::prefetch_next_block::<B, 4>(rows, 4 * G);
     for e in 0..8 {
         v::prefetch_lines::<1>(ahead, 11 * G + 3 + e);
-        // Bits 2 G and 2 G + 1 to bit 4.
+        // Moves bits 2 G and 2 G + 1 to bit 4.
         let (even, odd) = match G {
             0 => (
                 _mm512_slli_epi32::<4>(fifth[e]),
@@ -105,24 +105,24 @@ fn group<const G: usize, const B: usize>(
     }
 }
 
-/// Q6_K: nibbles and pairs of bits, to codes `0..=63`.
+/// Unpacks Q6_K, nibbles and pairs of bits, to codes in `0..=63`.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_pairs<const B: usize>(
-    rows: v::Rows<'_, B>,
+    rows: v::SlabRows<'_, B>,
     ahead: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
     v::signed_header(rows, to);
     let nibble = _mm512_set1_epi8(15);
     let pair = _mm512_set1_epi8(0x30);
-    // 53 lines ahead.
+    // Prefetches 53 cache lines, 27 in each half; one more than needed.
     for h in 0..2 {
         v::prefetch_lines::<3>(ahead, 27 * h + 24);
         v::prefetch_next_block::<B, 8>(rows, 8 * h);
-        let a = v::turn8(rows, 64 * h);
-        let b = v::turn8(rows, 64 * h + 32);
-        let bits = v::turn8(rows, 128 + 32 * h);
+        let a = v::transpose8(rows, 64 * h);
+        let b = v::transpose8(rows, 64 * h + 32);
+        let bits = v::transpose8(rows, 128 + 32 * h);
         for e in 0..8 {
             v::prefetch_lines::<3>(ahead, 27 * h + 3 * e);
             let low = [

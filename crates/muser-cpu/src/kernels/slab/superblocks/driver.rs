@@ -1,17 +1,17 @@
-//! The way through a tile, slab by slab and column block by column block.
+//! Walks through a tile by slabs, and for each slab through the columns by blocks.
 
 use muser_levels::levels;
 
 #[levels]
 pub(crate) mod kernels {
-    use super::super::level::turn;
+    use super::super::level::transpose;
     use super::super::{Ahead, Chains, Slab, link, paired};
     use crate::kernels::quantize::Block;
     use crate::rows::Tile;
     use crate::simd::level::slab as v;
     use muser_quant::Superblock;
 
-    /// A tile of rows (`w`) with `columns` vectors of `blocks` blocks.
+    /// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
     pub(crate) fn slab<F: Superblock, const B: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
@@ -20,10 +20,10 @@ pub(crate) mod kernels {
         tile: &mut Tile<'_>,
     ) {
         let (rows, row_bytes) = (tile.rows(), blocks * B);
-        if rows < v::LANES {
-            // Too few for a slab: with their last one repeated.
+        if rows < v::ROWS {
+            // Too few rows for a slab: the last one is repeated.
             let mut padded = w[..rows * row_bytes].to_vec();
-            for _ in rows..v::LANES {
+            for _ in rows..v::ROWS {
                 padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
             }
             slabs::<F, B, 1, LINK>(&padded, x, blocks, columns, 0, &mut [Slab::ZERO], tile);
@@ -32,50 +32,50 @@ pub(crate) mod kernels {
         let mut room = [Slab::ZERO; v::SLABS];
         let mut r = 0;
         while r < rows {
-            r += if rows - r >= v::SLABS * v::LANES && columns >= paired::<F>() {
+            r += if rows - r >= v::SLABS * v::ROWS && columns >= paired::<F>() {
                 slabs::<F, B, { v::SLABS }, LINK>(w, x, blocks, columns, r, &mut room, tile)
             } else {
-                // The last slab of a tile that has no whole number of them
-                // computes some rows again.
-                let r = r.min(rows - v::LANES);
-                let room = room.first_chunk_mut().expect("a level has a slab");
+                // If the tile is no whole number of slabs, the last slab computes some
+                // rows again.
+                let r = r.min(rows - v::ROWS);
+                let room = room.first_chunk_mut().expect("SLABS is at least 1");
                 slabs::<F, B, 1, LINK>(w, x, blocks, columns, r, room, tile)
             };
         }
     }
 
-    /// The rows of S slabs from `first` on, with room for the slabs; gives
-    /// the number of the rows.
+    /// Computes the rows of S slabs, from row `first` on, in the memory `slabs`. Returns
+    /// the number of rows.
     fn slabs<F: Superblock, const B: usize, const S: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
         blocks: usize,
         columns: usize,
         first: usize,
-        slabs: &mut [Slab<{ v::LANES }>; S],
+        slabs: &mut [Slab<{ v::ROWS }>; S],
         tile: &mut Tile<'_>,
     ) -> usize {
         let row_bytes = blocks * B;
         let w = &w[first * row_bytes..];
-        // No room of the heap for a few columns: it would be taken and
-        // given back for every 16 rows.
+        // A few columns use the stack: the heap would be allocated and freed for every
+        // slab.
         let (mut few, mut many);
         let chains = match columns {
             ..=8 => {
-                few = [[[[0.0f32; v::LANES]; 2]; S]; 8];
+                few = [[[[0.0f32; v::ROWS]; 2]; S]; 8];
                 &mut few[..columns]
             }
             _ => {
-                many = vec![[[[0.0f32; v::LANES]; 2]; S]; columns];
+                many = vec![[[[0.0f32; v::ROWS]; 2]; S]; columns];
                 &mut many[..]
             }
         };
         for b in 0..blocks {
             for (s, slab) in slabs.iter_mut().enumerate() {
-                let rows = &w[s * v::LANES * row_bytes + b * B..];
-                let rows = v::Rows::new(rows, row_bytes);
-                let at = ((blocks + b) * S + s) * v::LANES * B;
-                turn::<F, B>(rows, Ahead { from: w, at }, slab);
+                let rows = &w[s * v::ROWS * row_bytes + b * B..];
+                let rows = v::SlabRows::new(rows, row_bytes);
+                let at = ((blocks + b) * S + s) * v::ROWS * B;
+                transpose::<F, B>(rows, Ahead { from: w, at }, slab);
             }
             let mut c = 0;
             while c < columns {
@@ -97,22 +97,24 @@ pub(crate) mod kernels {
                         *value -= m;
                     }
                 }
-                tile.set(c, first + s * v::LANES, &values);
+                tile.set(c, first + s * v::ROWS, &values);
             }
         }
-        S * v::LANES
+        S * v::ROWS
     }
 
-    /// One superblock of the first N columns of `x`, which lie `blocks`
-    /// apart; gives N.
+    /// Multiplies one superblock of the slabs with N columns; column n is
+    /// `x[n * blocks]`. Returns N.
     #[inline]
     fn step_of<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
-        slabs: &[Slab<{ v::LANES }>; S],
+        slabs: &[Slab<{ v::ROWS }>; S],
         x: &[Block],
         blocks: usize,
-        chains: &mut [[Chains<{ v::LANES }>; S]],
+        chains: &mut [[Chains<{ v::ROWS }>; S]],
     ) -> usize {
-        let chains = chains.first_chunk_mut().expect("N columns are left");
+        let chains = chains
+            .first_chunk_mut()
+            .expect("the caller takes N of the columns left");
         v::step::<F, S, N, LINK>(slabs, x, blocks, chains);
         N
     }

@@ -1,17 +1,16 @@
-//! Slabs, portable: the lanes are loops that the compiler vectorises as far as the
-//! target allows.
+//! Slabs of superblocks, portable: loops over the rows, which the compiler vectorises as
+//! far as the target allows.
 
 use super::{Ahead, Slab};
 use crate::kernels::codes::scalar::unpack;
 use crate::simd::scalar::slab as v;
 use muser_quant::Superblock;
 
-/// A superblock of each row, unpacked and then turned; the cache is left to the
-/// hardware.
-pub(crate) fn turn<F: Superblock, const B: usize>(
-    rows: v::Rows<'_, B>,
+/// Unpacks and then transposes a superblock of each row. Prefetches nothing.
+pub(crate) fn transpose<F: Superblock, const B: usize>(
+    rows: v::SlabRows<'_, B>,
     _: Ahead<'_>,
-    to: &mut Slab<{ v::LANES }>,
+    to: &mut Slab<{ v::ROWS }>,
 ) {
-    v::turn(rows, unpack::<F, B>, to);
+    v::transpose(rows, unpack::<F, B>, to);
 }

@@ -1,28 +1,28 @@
-//! A backend that measures another: every operation's time, bytes and counts.
+//! The profiler: measures the time, traffic and operation counts of another backend.
 //!
-//! [`Profiled`] is a [hook](crate::hook) that hands each operation on unchanged,
-//! so the bits are those of the backend inside. What it counts is compulsory traffic: each byte of an
-//! operand or result once an operation, whatever caches and kernels make of
-//! it.
+//! [`Profiled`] is a backend with a [hook](crate::hook) that passes each operation on
+//! unchanged, so its bits are those of the backend inside. It counts compulsory
+//! traffic: each byte of an operand or result once for each operation, whatever caches
+//! and kernels make of it.
 //!
-//! A projection set is one set and as many kernel dispatches as it has
-//! matrices; any other operation is one dispatch and no set; `write` and
-//! `read` are transfers and neither.
+//! A projection counts as one set and as many dispatches as the set has matrices. Any
+//! other operation counts as one dispatch, except for the transfers `write` and `read`,
+//! which count as none.
 
-mod profiler;
+mod hook;
 #[cfg(test)]
 mod tests;
 
 use crate::Stage;
 use crate::hook::Hooked;
-pub use profiler::Profiler;
+pub use hook::Profiler;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A backend and what it did.
+/// A backend whose operations are measured.
 pub type Profiled<B> = Hooked<B, Profiler>;
 
-/// The operations of [`Backend`](crate::Backend) that take time.
+/// An operation of [`Backend`](crate::Backend) that takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the methods")]
 pub enum Op {
@@ -44,7 +44,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The method's name.
+    /// The name of the backend's method: `rms_norm`, …
     pub fn name(self) -> &'static str {
         match self {
             Self::Embed => "embed",
@@ -66,29 +66,31 @@ impl Op {
     }
 }
 
-/// What operations amount to.
+/// Totals of one or several operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls of the backend.
+    /// The number of calls of the backend.
     pub calls: u64,
-    /// Projection sets.
+    /// The number of projection sets.
     pub sets: u64,
-    /// Kernel dispatches: one a matrix of a set, one any other operation.
+    /// The number of kernel dispatches: one for each matrix of a set, one for any other
+    /// operation.
     pub dispatches: u64,
-    /// Bytes of weights and norm weights read.
+    /// The number of bytes of weights read, norm weights included.
     pub weight_bytes: u64,
-    /// Bytes of K and V read by attention.
+    /// The number of bytes of K and V that attention reads.
     pub kv_read: u64,
-    /// Bytes of K and V stored.
+    /// The number of bytes of K and V stored.
     pub kv_written: u64,
-    /// Bytes of activations read and written, f32.
+    /// The number of bytes of activations read and written, in f32.
     pub activation_bytes: u64,
-    /// Operations of projections and attention, two a multiply-add.
+    /// The number of arithmetic operations in projections and attention; a
+    /// multiply-add is two.
     pub flops: u64,
 }
 
 impl Counts {
-    /// One operation that is one dispatch and moves these values.
+    /// Counts one operation of one dispatch that reads and writes so many values.
     fn values(values: usize) -> Self {
         Self {
             calls: 1,
@@ -98,7 +100,7 @@ impl Counts {
         }
     }
 
-    /// The same with these norm weights read.
+    /// Adds `len` norm weights that are read.
     fn with_vector(self, len: usize) -> Self {
         Self {
             weight_bytes: bytes_of(len),
@@ -106,7 +108,7 @@ impl Counts {
         }
     }
 
-    /// Every byte.
+    /// The number of all bytes: weights, K and V, and activations.
     pub fn bytes(&self) -> u64 {
         self.weight_bytes + self.kv_read + self.kv_written + self.activation_bytes
     }
@@ -125,25 +127,26 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// Bytes of f32 values.
+/// The number of bytes in so many f32 values.
 fn bytes_of(values: usize) -> u64 {
     values as u64 * size_of::<f32>() as u64
 }
 
-/// One operation as it was.
+/// One measured operation.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Where in the forward pass; `None` before the first [`mark`](crate::Backend::mark).
+    /// The stage of the forward pass; `None` before the first
+    /// [`mark`](crate::Backend::mark).
     pub stage: Option<Stage>,
-    /// What was done.
+    /// The operation.
     pub op: Op,
-    /// The matrices of a projection set by their names, in the set's order;
-    /// the table of an embedding.
+    /// The names of the matrices of a projection, in the set's order, or of the table
+    /// of an embedding; else empty.
     pub matrices: Vec<Arc<str>>,
-    /// When it began, since the profiler was made.
+    /// The time from the start of the profiler to the start of the operation.
     pub start: Duration,
-    /// How long it took.
+    /// The duration of the operation.
     pub time: Duration,
-    /// What it moved and computed.
+    /// The bytes that it moved and the operations that it computed.
     pub counts: Counts,
 }

@@ -1,5 +1,5 @@
-//! Counts to the last byte. That every bit is kept is a test of
-//! `muser-conformance`.
+//! Tests of the profiler's counts. A test of `muser-conformance` shows that the
+//! profiler changes no bit.
 
 use super::*;
 use crate::oracle::Oracle;
@@ -48,7 +48,7 @@ fn a_set_of_four_is_one_set_and_four_dispatches() {
     assert_eq!(second.counts, Counts::values(2 * 2 * 6));
     assert_eq!((second.counts.sets, second.counts.dispatches), (0, 1));
     assert!(first.start + first.time <= second.start);
-    // Two of the four.
+    // Two of the set's four matrices.
     let [_, k, v, _] = &mut out;
     b.project(1, &set, 1..3, &x, &mut [k, v]).unwrap();
     let part = &b.take()[0];
@@ -60,7 +60,7 @@ fn a_set_of_four_is_one_set_and_four_dispatches() {
 }
 
 #[test]
-fn what_fails_is_not_counted() {
+fn a_failed_operation_is_not_counted() {
     let b = Profiled::new(Arc::new(Oracle));
     let mut out = b.buffer(1, 8).unwrap();
     assert!(b.write(&mut out, &[0.0; 9]).is_err());
@@ -71,7 +71,7 @@ fn what_fails_is_not_counted() {
 }
 
 #[test]
-fn attention_reads_what_is_visible_once() {
+fn attention_reads_each_visible_position_once() {
     let b = Profiled::new(Arc::new(Oracle));
     let layout = KvLayout {
         kv_heads: 1,
@@ -102,7 +102,7 @@ fn attention_reads_what_is_visible_once() {
         .unwrap();
     let counts = b.take()[0].counts;
     assert_eq!(counts.kv_written, 8 * 2 * 4 * 2);
-    // Positions 2 to 6 and 3 to 7: six of them, in ten pairs.
+    // The two rows see the positions 2 to 6 and 3 to 7: six positions, ten pairs.
     assert_eq!(counts.kv_read, 6 * 2 * 4 * 2);
     assert_eq!(counts.flops, 10 * 4 * 8);
 }

@@ -1,4 +1,4 @@
-//! [`Profiler`]: what each operation counts as.
+//! [`Profiler`]: the hook that times each operation and counts its traffic.
 
 use super::{Counts, Event, Op, Profiled};
 use crate::hook::{Call, Hook, Hooked};
@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The record of what a backend did.
+/// The hook of a [`Profiled`] backend, with the record of its operations.
 ///
-/// The stage is the record's and not a caller's, so one forward pass at a time
-/// makes sense of it.
+/// The record has one current stage for all callers, so only one forward pass at a time
+/// can be measured.
 pub struct Profiler {
     origin: Instant,
     record: Mutex<Record>,
@@ -23,7 +23,8 @@ struct Record {
 }
 
 impl<B: Backend> Profiled<B> {
-    /// Measures this backend, which others may go on using.
+    /// Wraps a backend so that its operations are measured. Others may go on using the
+    /// backend itself; their operations are not.
     pub fn new(inner: Arc<B>) -> Self {
         let hook = Profiler {
             origin: Instant::now(),
@@ -32,21 +33,22 @@ impl<B: Backend> Profiled<B> {
         Hooked::over(inner, hook)
     }
 
-    /// Everything since the last call, in order.
+    /// Removes and returns the events since the last call, in order.
     pub fn take(&self) -> Vec<Event> {
-        // The record keeps its room: pages that are there already, so that the
-        // next pass does not pay for new ones.
+        // `drain` keeps the vector's memory, so that measuring the next pass does not
+        // include the page faults of new memory.
         self.hook().record().events.drain(..).collect()
     }
 }
 
 impl Profiler {
     fn record(&self) -> MutexGuard<'_, Record> {
-        // A push that panicked has not pushed: the record stays whole.
+        // The lock is held for assignments and pushes only: the record is whole even if
+        // one of them panicked.
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does an operation and records it unless it failed.
+    /// Runs an operation and, if it succeeds, records it.
     fn timed<T>(
         &self,
         op: Op,
@@ -88,7 +90,18 @@ impl<B: Backend> Hook<B> for Profiler {
                     .collect()
             }
             Call::Embed { table, .. } => vec![backend.table(table).name],
-            _ => Vec::new(),
+            Call::Write { .. }
+            | Call::CopyRows { .. }
+            | Call::Gather { .. }
+            | Call::RmsNorm { .. }
+            | Call::HeadNorm { .. }
+            | Call::AddRmsNorm { .. }
+            | Call::Add { .. }
+            | Call::Rope { .. }
+            | Call::Attention { .. }
+            | Call::SigmoidGate { .. }
+            | Call::SiluProduct { .. }
+            | Call::SoftCap { .. } => Vec::new(),
         };
         self.timed(op, counts, matrices, || call.run(backend))
     }
@@ -108,7 +121,7 @@ impl<B: Backend> Hook<B> for Profiler {
     }
 }
 
-/// What the operation moves and computes.
+/// Counts what an operation moves and computes.
 fn counts<B: Backend>(b: &B, call: &Call<'_, '_, B>) -> Counts {
     let plan = |batch| b.plan(batch);
     match *call {
@@ -181,7 +194,8 @@ fn counts<B: Backend>(b: &B, call: &Call<'_, '_, B>) -> Counts {
     }
 }
 
-/// Stores all rows and reads what the subset of them sees.
+/// Counts attention: it stores K and V of all rows, and reads the positions that are
+/// visible to the rows of the subset.
 fn attention(plan: &Plan, desc: &Attention, subset: Subset) -> Counts {
     let (q, kv) = (desc.heads * desc.head_dim, desc.kv_heads * desc.head_dim);
     let position_bytes = (2 * kv * size_of::<u16>()) as u64;
