@@ -1,6 +1,7 @@
 //! Why the engine refused.
 
 use crate::Token;
+use muser_ops::ChoiceError;
 
 /// A refusal: the thing, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
@@ -89,4 +90,24 @@ pub enum Error {
     /// The bias rules out every token.
     #[error("logit_bias: expected to leave a token to sample, found all ruled out")]
     NothingToSample,
+}
+
+impl From<ChoiceError> for Error {
+    fn from(error: ChoiceError) -> Self {
+        match error {
+            ChoiceError::Parameter {
+                name,
+                expected,
+                found,
+            } => Self::Parameter {
+                name,
+                expected,
+                found,
+            },
+            ChoiceError::Logit { token, found } | ChoiceError::Adjusted { token, found } => {
+                Self::NonFiniteLogit { token, found }
+            }
+            ChoiceError::NothingLeft => Self::NothingToSample,
+        }
+    }
 }

@@ -40,8 +40,9 @@ pub struct Generation {
 /// Continues `prompt` until an option, the model's own end, a full context or the
 /// flag ends it; `each` hears of every token and text at once.
 ///
-/// A raised flag during the prompt ends it without a token. Afterwards the
-/// session holds the prompt and the answer but for its last token.
+/// A flag raised while the prompt is evaluated ends the generation without a
+/// token. Afterwards the session holds the prompt and the answer but for its
+/// last token; it has no logits if more than one token was chosen.
 ///
 /// # Errors
 /// A prompt that is empty, unknown or too long; whatever
@@ -84,17 +85,20 @@ pub fn generate<B: Backend>(
         if cancel.load(Ordering::Relaxed) {
             break;
         }
-        if generation.tokens.len() > generation.decoded {
-            match session.push(generation.tokens[generation.decoded]) {
-                Ok(()) => generation.decoded += 1,
+        let token = match generation.tokens.get(generation.decoded) {
+            None => sampler.sample(session.logits()?, session.tokens())?,
+            Some(&last) => match session.push_and_choose(last, sampler) {
+                Ok(token) => {
+                    generation.decoded += 1;
+                    token
+                }
                 Err(Error::ContextFull { needed, context }) => {
                     generation.reason = StopReason::ContextFull { needed, context };
                     break;
                 }
                 Err(e) => return Err(e),
-            }
-        }
-        let token = sampler.sample(session.logits()?, session.tokens())?;
+            },
+        };
         if model.is_end(token) {
             generation.reason = StopReason::EndOfGeneration(token);
             break;

@@ -16,20 +16,19 @@ mod codec;
 mod error;
 mod generate;
 mod model;
-mod sampler;
 mod score;
 mod session;
 mod stop;
 
-pub use batch::{Advance, Batch, Refused};
+pub use batch::{Advance, Batch, Draw, Drawn, Refused};
 pub use codec::{Codec, tokenizer_spec};
 pub use error::Error;
 pub use generate::{Event, Generation, generate};
 pub use model::Model;
 /// The file format and what computes, for crates above that depend on neither.
 pub use muser_model::{Want, gguf};
-pub use muser_ops::{Backend, Lane, Profile};
-pub use sampler::{Sampler, SamplingParams, VERSION as SAMPLING_VERSION};
+pub use muser_ops::choose::VERSION as SAMPLING_VERSION;
+pub use muser_ops::{Backend, ChoiceError, Lane, Profile, Sampler, SamplingParams};
 pub use score::{LogProbs, log_prob};
 pub use session::{Session, SyncReport};
 pub use stop::{GenerateOptions, MAX_STOP_BYTES, StopMatcher, StopReason};

@@ -1,7 +1,7 @@
 //! How likely a token was.
 
 use crate::Token;
-use crate::sampler::Ranked;
+use muser_ops::choose::Ranked;
 
 /// The natural logarithm of a token's probability, from the logits before it;
 /// `None` if there is no such token.

@@ -1,8 +1,8 @@
 //! One sequence of tokens and the state of the model after it.
 
 use crate::{Error, Model, Token};
-use muser_model::{Cache, Want};
-use muser_ops::Backend;
+use muser_model::{Cache, Step, Want};
+use muser_ops::{Backend, Choice, Sampler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -177,6 +177,21 @@ impl<B: Backend> Session<B> {
         self.advance(&[token], self.tokens.len() + 1)
     }
 
+    /// Evaluates one more token and chooses the one after it, where the backend
+    /// has the logits. They do not become the session's: [`Session::logits`] has
+    /// none afterwards. The token is the one that [`Session::push`] and
+    /// [`Sampler::sample`] would give.
+    ///
+    /// # Errors
+    /// As [`Session::push`] and [`Sampler::sample`]; after an error of the latter
+    /// the token is evaluated.
+    pub fn push_and_choose(&mut self, token: Token, sampler: &mut Sampler) -> Result<Token, Error> {
+        self.check_room(self.tokens.len() + 1)?;
+        self.model.check_tokens(&[token], self.tokens.len())?;
+        let chosen = self.forward(&[token], Want::Last, Some(sampler), &mut |_, _| ())?;
+        chosen.ok_or(Error::NoLogits)
+    }
+
     /// Evaluates more tokens in one forward call and gives the logits after
     /// each: `each(position, logits)`, ascending.
     ///
@@ -189,7 +204,8 @@ impl<B: Backend> Session<B> {
     ) -> Result<(), Error> {
         self.check_room(self.tokens.len().saturating_add(tokens.len()))?;
         self.model.check_tokens(tokens, self.tokens.len())?;
-        self.forward(tokens, Want::All, each)
+        self.forward(tokens, Want::All, None, each)?;
+        Ok(())
     }
 
     /// Forgets everything but the memory.
@@ -228,23 +244,33 @@ impl<B: Backend> Session<B> {
     fn advance(&mut self, tokens: &[Token], end: usize) -> Result<(), Error> {
         let last = self.tokens.len() + tokens.len() == end;
         let want = if last { Want::Last } else { Want::Nothing };
-        self.forward(tokens, want, &mut |_, _| ())
+        self.forward(tokens, want, None, &mut |_, _| ())?;
+        Ok(())
     }
 
     fn forward(
         &mut self,
         tokens: &[Token],
         want: Want,
+        sampler: Option<&mut Sampler>,
         each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Token>, Error> {
         if tokens.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         // Stale from here on, whatever happens.
         self.logits.clear();
         let (first, last) = (self.tokens.len(), tokens.len() - 1);
+        // The history of a choice includes the tokens of its pass.
+        self.tokens.extend_from_slice(tokens);
+        let mut step = Step {
+            cache: &mut self.cache,
+            tokens,
+            want,
+            choice: sampler.map(|sampler| Choice::new(sampler, &self.tokens, None)),
+        };
         let (logits, transformer) = (&mut self.logits, self.model.transformer());
-        let result = transformer.forward(&mut self.cache, tokens, want, &mut |i, row| {
+        let result = transformer.forward_step(&mut step, &mut |i, row| {
             if i == last {
                 logits.extend_from_slice(row);
             }
@@ -255,8 +281,8 @@ impl<B: Backend> Session<B> {
             self.clear();
             return Err(e.into());
         }
-        self.tokens.extend_from_slice(tokens);
-        Ok(())
+        let chosen = step.choice.as_mut().and_then(Choice::take);
+        Ok(chosen.transpose()?)
     }
 }
 

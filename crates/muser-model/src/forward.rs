@@ -35,7 +35,7 @@
 use crate::cache::Buffers;
 use crate::transformer::{Layer, NormWeights};
 use crate::{Cache, ModelError, Transformer, Workspace};
-use muser_ops::{Backend, OpError, Plan, Recording, Run, Stage, Subset};
+use muser_ops::{Backend, Choice, ChoiceError, OpError, Plan, Recording, Run, Stage, Subset};
 use std::sync::Arc;
 
 /// The slices of the head over `keep` rows, of about `head_rows` each: (first
@@ -87,6 +87,10 @@ pub struct Step<'a, B: Backend> {
     pub tokens: &'a [u32],
     /// Of which of them the logits are wanted.
     pub want: Want,
+    /// Chooses the token after the last of `tokens`, where the backend has the
+    /// logits, and so in place of handing that row to the sink. A step that
+    /// wants no logits ([`Want::Nothing`], [`Want::State`]) makes no choice.
+    pub choice: Option<Choice<'a>>,
 }
 
 /// Why a pass over several sequences failed.
@@ -126,11 +130,22 @@ struct Part {
     done: usize,
     /// The position of the first row.
     first: usize,
-    /// Whether the state is wanted and not the logits.
-    state: bool,
     rows: usize,
     /// Rows at the end whose output is read.
     keep: usize,
+    /// What becomes of the last row's output; that of the others is logits.
+    last: Output,
+}
+
+/// What becomes of the output of a row that is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Output {
+    /// The sink gets its logits.
+    Logits,
+    /// A token is chosen from its logits.
+    Choice,
+    /// The sink gets its state.
+    State,
 }
 
 /// The parts of a micro-batch, in the order of their rows.
@@ -156,7 +171,11 @@ impl Parts {
                 step: p.step,
                 index: p.done + r,
                 position: p.first + r,
-                state: p.state,
+                output: if r + 1 == p.rows {
+                    p.last
+                } else {
+                    Output::Logits
+                },
             })
         };
         self.parts.iter().flat_map(of).collect()
@@ -169,7 +188,7 @@ struct Kept {
     /// Its index among the step's tokens.
     index: usize,
     position: usize,
-    state: bool,
+    output: Output,
 }
 
 impl<B: Backend> Transformer<B> {
@@ -195,15 +214,30 @@ impl<B: Backend> Transformer<B> {
         want: Want,
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
-        let work = cache.work.take();
-        let mut work = work.unwrap_or_else(|| Box::new(self.workspace()));
-        let mut alone = [Step {
-            cache: &mut *cache,
+        let mut step = Step {
+            cache,
             tokens,
             want,
-        }];
-        let done = self.forward_many(&mut work, &mut alone, &mut |_, i, row| sink(i, row));
-        cache.work = Some(work);
+            choice: None,
+        };
+        self.forward_step(&mut step, sink)
+    }
+
+    /// [`Transformer::forward`] of a step, which can choose the next token.
+    ///
+    /// # Errors
+    /// As [`Transformer::forward`]. A choice that its sampler's settings refuse
+    /// is no error of the pass, but the outcome of the choice.
+    pub fn forward_step(
+        &self,
+        step: &mut Step<'_, B>,
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        let work = step.cache.work.take();
+        let mut work = work.unwrap_or_else(|| Box::new(self.workspace()));
+        let alone = std::slice::from_mut(step);
+        let done = self.forward_many(&mut work, alone, &mut |_, i, row| sink(i, row));
+        step.cache.work = Some(work);
         done.map_err(|e| e.source)
     }
 
@@ -216,7 +250,8 @@ impl<B: Backend> Transformer<B> {
     ///
     /// # Errors
     /// As [`Transformer::forward`], with the step that is the reason. No cache
-    /// has grown then: the other steps may be tried again without that one.
+    /// has grown then: the other steps may be tried again without that one. Their
+    /// choices may have outcomes, which are to be dropped.
     pub fn forward_many(
         &self,
         work: &mut Workspace<B>,
@@ -258,18 +293,24 @@ impl<B: Backend> Transformer<B> {
             if self.lane.width_matters() && parts.rows > 0 {
                 break;
             }
+            let ends = rows == left;
             let keep = match step.want {
                 Want::All => rows,
-                Want::Last | Want::State if rows == left => 1,
-                _ => 0,
+                Want::Last | Want::State => usize::from(ends),
+                Want::Nothing => 0,
+            };
+            let last = match (step.want, &step.choice) {
+                (Want::State, _) => Output::State,
+                (Want::All | Want::Last, Some(_)) if ends => Output::Choice,
+                (Want::All | Want::Last | Want::Nothing, _) => Output::Logits,
             };
             parts.push(Part {
                 step: i,
                 done: *done,
                 first: step.cache.len + *done,
-                state: step.want == Want::State,
                 rows,
                 keep,
+                last,
             });
             *done += rows;
         }
@@ -318,6 +359,8 @@ impl<B: Backend> Transformer<B> {
         let s = work.reserve(b, parts.rows, widest_slice(keep, head_rows))?;
         let mut tokens = Vec::with_capacity(parts.rows);
         let (mut runs, mut kv) = (Vec::new(), Vec::new());
+        // Of the steps, in order, that choose a token in this micro-batch.
+        let mut choices = Vec::new();
         let mut rest = parts.parts.iter().peekable();
         for (i, step) in steps.iter_mut().enumerate() {
             let Some(p) = rest.next_if(|p| p.step == i) else {
@@ -329,6 +372,9 @@ impl<B: Backend> Transformer<B> {
                 rows: p.rows,
                 keep: p.keep,
             });
+            if p.last == Output::Choice {
+                choices.extend(step.choice.as_mut());
+            }
             let cache = &mut *step.cache;
             cache.high = cache.high.max(p.first + p.rows);
             kv.push(&mut cache.kv);
@@ -337,7 +383,9 @@ impl<B: Backend> Transformer<B> {
 
         let kept = parts.kept();
         let slices: Vec<_> = head_slices(keep, head_rows).collect();
-        let logits = |kept: &[Kept]| kept.iter().any(|k| !k.state);
+        let has = |kept: &[Kept], output| kept.iter().any(|k| k.output == output);
+        let logits = |kept: &[Kept]| kept.iter().any(|k| k.output != Output::State);
+        let mut choices = choices.into_iter();
         // A head of one slice belongs to the pass, so that a step of decoding is
         // one recording.
         let name = Recording {
@@ -358,12 +406,15 @@ impl<B: Backend> Transformer<B> {
             if slices.len() > 1 {
                 self.head(s, from, n, logits(kept))?;
             }
-            if kept.iter().any(|k| k.state) {
-                give(kept, &b.read(&s.h, n)?, self.config.hidden, true, sink)?;
+            if has(kept, Output::State) {
+                let (rows, width) = (b.read(&s.h, n)?, self.config.hidden);
+                give(kept, &rows, width, Output::State, sink)?;
             }
-            if logits(kept) {
-                give(kept, &b.read(&s.logits, n)?, self.config.vocab, false, sink)?;
+            if has(kept, Output::Logits) {
+                let (rows, width) = (b.read(&s.logits, n)?, self.config.vocab);
+                give(kept, &rows, width, Output::Logits, sink)?;
             }
+            choose(b, &s.logits, kept, &mut choices)?;
         }
         Ok(())
     }
@@ -531,18 +582,48 @@ fn project_set<B: Backend>(
     }
 }
 
-/// Hands the rows that are states, or those that are not, to the sink.
+/// Hands the rows with this kind of output to the sink.
 fn give(
     kept: &[Kept],
     rows: &[f32],
     width: usize,
-    states: bool,
+    output: Output,
     sink: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<(), BatchError> {
     for (k, row) in kept.iter().zip(rows.chunks_exact(width)) {
-        if k.state == states {
+        if k.output == output {
             check_finite(k.position, row).map_err(BatchError::of(k.step))?;
             sink(k.step, k.index, row);
+        }
+    }
+    Ok(())
+}
+
+/// Chooses a token from each kept row whose step wants one. `choices` gives the
+/// choices in the order of those rows.
+fn choose<'a, 'b: 'a, B: Backend>(
+    b: &B,
+    logits: &B::Buffer,
+    kept: &[Kept],
+    choices: &mut impl Iterator<Item = &'a mut Choice<'b>>,
+) -> Result<(), BatchError> {
+    let chosen = kept.iter().enumerate();
+    let chosen = chosen.filter(|(_, k)| k.output == Output::Choice);
+    let (kept, mut rows): (Vec<_>, Vec<_>) = chosen
+        .zip(choices)
+        .map(|((row, k), choice)| (k, (row, choice)))
+        .unzip();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    b.choose(logits, &mut rows)?;
+    for (k, (_, choice)) in kept.into_iter().zip(rows) {
+        if let Some(&Err(ChoiceError::Logit { token, found })) = choice.outcome() {
+            return Err(BatchError::of(k.step)(ModelError::NonFinite {
+                position: k.position,
+                token,
+                found,
+            }));
         }
     }
     Ok(())

@@ -52,6 +52,7 @@ fn pass<B: Backend>(
             cache,
             tokens,
             want,
+            choice: None,
         })
         .collect();
     let sink = &mut |step: usize, i: usize, row: &[f32]| {
@@ -195,6 +196,7 @@ fn a_refusal_names_the_step_and_leaves_all_as_they_were() {
         cache,
         tokens,
         want: Want::Last,
+        choice: None,
     };
     let mut steps = [step(a, &[1, 2][..]), step(b, &[1; 9][..])];
     let error = model

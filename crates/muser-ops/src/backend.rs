@@ -1,7 +1,7 @@
 //! The interface between the forward pass and whatever computes it.
 
 use crate::{
-    Attention, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Subset, Weight,
+    Attention, Choice, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Subset, Weight,
 };
 use std::borrow::Cow;
 use std::ops::Range;
@@ -171,6 +171,27 @@ pub trait Backend: Send + Sync + 'static {
     /// before is done: the one wait of a pass, and where an error that a device
     /// found since the last one surfaces. Borrowed where the host can see them.
     fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
+
+    /// Chooses tokens from rows of logits: for each pair (row, choice), stores the
+    /// outcome in the choice ([`crate::choose`]). Waits like
+    /// [`read`](Self::read), and returns what a device found late.
+    ///
+    /// A row that no token can be chosen from is an outcome, not an error of the
+    /// call: the other choices are made. The default reads the logits and chooses
+    /// on the host. A backend that chooses elsewhere stores the same outcomes.
+    fn choose(
+        &self,
+        logits: &Self::Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        let rows = choices.iter().map(|(row, _)| row + 1).max();
+        let values = self.read(logits, rows.unwrap_or(0))?;
+        let width = self.width(logits);
+        for (row, choice) in choices {
+            choice.choose(&values[*row * width..][..width]);
+        }
+        Ok(())
+    }
 
     /// The empty cache of one sequence: a layout for each layer, all of one
     /// context. It takes no pages before a batch needs them.

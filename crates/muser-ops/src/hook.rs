@@ -7,8 +7,8 @@
 
 use crate::profile::Op;
 use crate::{
-    Attention, Backend, BackendInfo, KvLayout, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Sizes,
-    Stage, Subset, Weight,
+    Attention, Backend, BackendInfo, Choice, KvLayout, Matrix, MatrixInfo, OpError, Plan, RopeSpec,
+    Sizes, Stage, Subset, Weight,
 };
 use std::borrow::Cow;
 use std::ops::Range;
@@ -42,6 +42,16 @@ pub trait Hook<B: Backend>: Send + Sync + 'static {
         rows: usize,
     ) -> Result<Cow<'a, [f32]>, OpError> {
         backend.read(buffer, rows)
+    }
+
+    /// Does the choice of tokens.
+    fn choose(
+        &self,
+        backend: &B,
+        logits: &B::Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        backend.choose(logits, choices)
     }
 }
 
@@ -376,6 +386,14 @@ impl<B: Backend, H: Hook<B>> Backend for Hooked<B, H> {
 
     fn read<'a>(&self, buffer: &'a B::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
         self.hook.read(&self.inner, buffer, rows)
+    }
+
+    fn choose(
+        &self,
+        logits: &B::Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        self.hook.choose(&self.inner, logits, choices)
     }
 
     fn kv(&self, layers: &[KvLayout]) -> B::Kv {

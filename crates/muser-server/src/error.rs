@@ -210,6 +210,12 @@ impl From<muser_engine::Error> for ApiError {
     }
 }
 
+impl From<muser_engine::ChoiceError> for ApiError {
+    fn from(error: muser_engine::ChoiceError) -> Self {
+        muser_engine::Error::from(error).into()
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = json_response(self.status, &self.body());
