@@ -111,7 +111,7 @@ impl Team {
     }
 
     /// Threads of the team, the caller included.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -155,7 +155,10 @@ impl Team {
             let _closed = Closed(shared);
             take_tasks(shared, task, count);
         }
-        if let Some(panic) = lock(&shared.panic).take() {
+        // Not in one expression: the lock would be held, and poisoned, while the panic
+        // is raised.
+        let panic = lock(&shared.panic).take();
+        if let Some(panic) = panic {
             resume_unwind(panic);
         }
     }
