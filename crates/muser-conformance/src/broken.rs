@@ -1,7 +1,7 @@
 //! The oracle with one defect, which the suite must find.
 
 use muser_ops::hook::{Call, Hook, Hooked};
-use muser_ops::oracle::{Oracle, Rows};
+use muser_ops::oracle::{Activations, Oracle};
 use muser_ops::project::Operand;
 use muser_ops::{
     Attention, Backend, BackendInfo, Choice, KvLayout, OpError, Plan, Run, Sampler, SamplingParams,
@@ -113,7 +113,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// All values of a buffer: the oracle reads any number of rows that it has.
-fn all(x: &Rows) -> Vec<f32> {
+fn all(x: &Activations) -> Vec<f32> {
     let width = Oracle.width(x).max(1);
     let mut rows = 1;
     while Oracle.read(x, 2 * rows).is_ok() {
@@ -131,7 +131,7 @@ fn all(x: &Rows) -> Vec<f32> {
     values
 }
 
-fn set(x: &mut Rows, values: &[f32]) {
+fn set(x: &mut Activations, values: &[f32]) {
     Oracle.write(x, values).unwrap();
 }
 
@@ -319,7 +319,7 @@ impl Hook<Oracle> for Defective {
         match (self.defect, &mut call.outputs()[..], &before[..]) {
             (Defect::LastOfSetUnwritten, [.., out], [.., before]) => set(out, before),
             (Defect::SwappedOutputs, [.., x, y], _) if b.width(x) == b.width(y) => {
-                std::mem::swap::<Rows>(x, y);
+                std::mem::swap::<Activations>(x, y);
             }
             _ => {}
         }
@@ -332,7 +332,7 @@ impl Hook<Oracle> for Defective {
     fn choose(
         &self,
         b: &Oracle,
-        logits: &Rows,
+        logits: &Activations,
         choices: &mut [(usize, &mut Choice<'_>)],
     ) -> Result<(), OpError> {
         let n = choices.len();
@@ -390,7 +390,7 @@ impl Hook<Oracle> for Defective {
     fn read<'a>(
         &self,
         b: &Oracle,
-        buffer: &'a Rows,
+        buffer: &'a Activations,
         rows: usize,
     ) -> Result<Cow<'a, [f32]>, OpError> {
         let read = b.read(buffer, rows)?;

@@ -1,21 +1,21 @@
-//! Several sessions advanced in one forward pass.
+//! [`Batch`]: advances several sessions in one forward pass.
 
 use crate::{Error, Model, Session, Token};
 use muser_model::{Step, Want, Workspace};
 use muser_ops::{Backend, Choice, Sampler};
 
-/// What one session gets of a pass.
+/// The part of one session in a pass.
 pub struct Advance<'a, B: Backend> {
     /// The session.
     pub session: &'a mut Session<B>,
-    /// What is evaluated next.
+    /// The tokens to evaluate.
     pub tokens: &'a [Token],
-    /// Of what the session has the logits afterwards: of the last token with
-    /// [`Want::Last`], of none with [`Want::Nothing`]. With [`Want::State`]
-    /// they are no logits but the model's last hidden state, after its norm.
+    /// What [`Session::logits`] returns afterwards: the logits after the last token
+    /// with [`Want::Last`] or [`Want::All`], nothing with [`Want::Nothing`], and the
+    /// model's last hidden state, after its norm, with [`Want::State`].
     pub want: Want,
-    /// Chooses the next token where the backend has the logits, which then do not
-    /// become the session's. Needs [`Want::Last`]; others make no choice.
+    /// Chooses the next token where the backend has the logits; [`Session::logits`] has
+    /// none then. Needs [`Want::Last`] or [`Want::All`].
     pub draw: Option<Draw<'a>>,
 }
 
@@ -36,37 +36,37 @@ pub type Drawn = Option<Result<Token, Error>>;
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct Refused {
-    /// Which of the sessions is the reason; `None` if it is none in particular.
+    /// The index of the session that caused it; `None` if no single one did.
     pub index: Option<usize>,
-    /// What is wrong.
+    /// The cause.
     pub source: Error,
 }
 
-/// The room that passes over several sessions work in.
+/// Runs passes over several sessions, and owns the buffers of these passes.
 ///
-/// The weights are read once for all sessions of a pass, and each gets the bits
-/// that it would get alone.
+/// A pass reads the weights once for all sessions. Each session gets the same bits as
+/// alone.
 pub struct Batch<B: Backend> {
     work: Workspace<B>,
 }
 
 impl<B: Backend> Batch<B> {
-    /// Room for passes of this model.
+    /// Makes a batch for sessions of this model. It allocates nothing yet.
     pub fn new(model: &Model<B>) -> Self {
         Self {
             work: model.transformer().workspace(),
         }
     }
 
-    /// Advances each session by its tokens and returns the tokens chosen, one
-    /// entry a session. They are sessions of one model.
+    /// Advances each session by its tokens. Returns the tokens chosen, one entry for
+    /// each session. All sessions must be of one model.
     ///
     /// # Errors
-    /// The first refusal. The session that is the reason is empty then, and so
-    /// is one whose cache cannot go on from where it was; the others stand where
-    /// they stood, without logits, and may be advanced again: no sampler has
-    /// drawn a random number. A choice that its sampler's settings refuse fails
-    /// alone, in the result.
+    /// The first refusal. The session that caused it is empty then, and so is every
+    /// session whose cache cannot continue from its old length. The others have their
+    /// old tokens and no logits, and can be advanced again; no sampler has drawn a
+    /// random number. A choice that fails because of its sampler's settings is an
+    /// entry of the result instead.
     pub fn run(&mut self, advances: &mut [Advance<'_, B>]) -> Result<Vec<Drawn>, Refused> {
         for (i, a) in advances.iter().enumerate() {
             let (at, n) = (a.session.tokens.len(), a.tokens.len());
@@ -85,7 +85,7 @@ impl<B: Backend> Batch<B> {
         for a in advances.iter_mut() {
             let session = &mut *a.session;
             if !a.tokens.is_empty() {
-                // Stale from here on, whatever happens.
+                // They are stale from here on, also after an error.
                 session.logits.clear();
             }
             // The history of a choice includes the tokens of its pass.

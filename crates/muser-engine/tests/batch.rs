@@ -77,11 +77,11 @@ fn the_state_is_what_the_head_reads() {
         draw: None,
     }];
     batch.run(&mut advance).unwrap();
-    assert_eq!(s.logits().unwrap().len(), model.config().hidden);
+    assert_eq!(s.logits().unwrap().len(), model.spec().hidden);
     // A normed state: the mean of its squares is one, for this model's norm
     // weights are.
     let squares: f32 = s.logits().unwrap().iter().map(|v| v * v).sum();
-    assert!((squares / model.config().hidden as f32 - 1.0).abs() < 1e-3);
+    assert!((squares / model.spec().hidden as f32 - 1.0).abs() < 1e-3);
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn together_is_alone_on_the_cpu() {
         };
         let cpu = Arc::new(Cpu::open(options).unwrap());
         let model = Transformer::load(&gguf, cpu).unwrap();
-        let vocab = model.config().vocab as u32;
+        let vocab = model.spec().vocab as u32;
         together_is_alone(&model, vocab, &[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
         together_is_alone(&model, vocab, &[130, 9, 1, 140]);
     }
@@ -168,7 +168,7 @@ fn a_clone_goes_its_own_way() {
     let gguf = Gguf::open(std::path::Path::new(NANO)).unwrap();
     let cpu = Arc::new(Cpu::open(CpuOptions::default()).unwrap());
     let model = Transformer::load(&gguf, cpu).unwrap();
-    let vocab = model.config().vocab as u32;
+    let vocab = model.spec().vocab as u32;
     // Longer than the window, so that rings have wrapped.
     let all = tokens(700, vocab);
     let (past, a, b) = (&all[..600], &all[600..650], &all[650..]);

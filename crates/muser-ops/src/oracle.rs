@@ -17,14 +17,14 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Oracle;
 
-/// Activations of the oracle, `[rows, width]`.
+/// A buffer of the oracle: activations, `[rows, width]`.
 #[derive(Clone, Debug)]
-pub struct Rows {
+pub struct Activations {
     pub(crate) width: usize,
     pub(crate) values: Vec<f32>,
 }
 
-impl Rows {
+impl Activations {
     pub(crate) fn row(&self, r: usize) -> &[f32] {
         &self.values[r * self.width..][..self.width]
     }
@@ -85,7 +85,12 @@ impl Batch<'_> {
     }
 
     /// Stores rows of K and V of every sequence in this layer.
-    pub(crate) fn store(&mut self, layer: usize, k: &Rows, v: &Rows) -> Result<(), OpError> {
+    pub(crate) fn store(
+        &mut self,
+        layer: usize,
+        k: &Activations,
+        v: &Activations,
+    ) -> Result<(), OpError> {
         for span in self.plan.spans(Subset::All) {
             let kv = &mut self.kv[span.sequence];
             let layers = kv.layers.len();
@@ -113,8 +118,8 @@ impl Batch<'_> {
         layer: usize,
         desc: &Attention,
         subset: Subset,
-        q: &Rows,
-        out: &Rows,
+        q: &Activations,
+        out: &Activations,
     ) -> Result<Vec<(Span, &Positions)>, OpError> {
         let rows = self.plan.count(subset);
         q.need("attention", rows, desc.heads * desc.head_dim)?;
@@ -190,7 +195,7 @@ pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpEr
 }
 
 /// The first `rows` rows of a buffer.
-pub(crate) fn read(buffer: &Rows, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
+pub(crate) fn read(buffer: &Activations, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
     buffer.need("read", rows, buffer.width)?;
     Ok(Cow::Borrowed(&buffer.values[..rows * buffer.width]))
 }
@@ -216,7 +221,7 @@ pub(crate) fn chosen(
 }
 
 impl Backend for Oracle {
-    type Buffer = Rows;
+    type Buffer = Activations;
     type Set = Vec<Weight>;
     type Table = Weight;
     type Vector = Vec<f32>;
@@ -261,7 +266,7 @@ impl Backend for Oracle {
         vector.len()
     }
 
-    fn width(&self, buffer: &Rows) -> usize {
+    fn width(&self, buffer: &Activations) -> usize {
         buffer.width
     }
 
@@ -269,21 +274,21 @@ impl Backend for Oracle {
         &batch.plan
     }
 
-    fn buffer(&self, rows: usize, width: usize) -> Result<Rows, OpError> {
-        Ok(Rows {
+    fn buffer(&self, rows: usize, width: usize) -> Result<Activations, OpError> {
+        Ok(Activations {
             width,
             values: vec![0.0; rows * width],
         })
     }
 
-    fn write(&self, buffer: &mut Rows, values: &[f32]) -> Result<(), OpError> {
+    fn write(&self, buffer: &mut Activations, values: &[f32]) -> Result<(), OpError> {
         let room = buffer.values.len();
         OpError::check_room("write", "values in the buffer", values.len(), room)?;
         buffer.values[..values.len()].copy_from_slice(values);
         Ok(())
     }
 
-    fn read<'a>(&self, buffer: &'a Rows, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
+    fn read<'a>(&self, buffer: &'a Activations, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
         read(buffer, rows)
     }
 
@@ -298,9 +303,9 @@ impl Backend for Oracle {
     fn copy_rows(
         &self,
         rows: usize,
-        src: &Rows,
+        src: &Activations,
         from: usize,
-        dst: &mut Rows,
+        dst: &mut Activations,
         to: usize,
     ) -> Result<(), OpError> {
         src.need("copy_rows", from + rows, dst.width)?;
@@ -310,7 +315,12 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn gather(&self, batch: &Batch<'_>, src: &Rows, dst: &mut Rows) -> Result<(), OpError> {
+    fn gather(
+        &self,
+        batch: &Batch<'_>,
+        src: &Activations,
+        dst: &mut Activations,
+    ) -> Result<(), OpError> {
         src.need("gather", batch.plan.count(Subset::All), dst.width)?;
         dst.need("gather", batch.plan.count(Subset::Kept), src.width)?;
         for (to, &from) in batch.plan.kept().iter().enumerate() {
@@ -319,7 +329,12 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Rows) -> Result<(), OpError> {
+    fn embed(
+        &self,
+        batch: &Batch<'_>,
+        table: &Weight,
+        out: &mut Activations,
+    ) -> Result<(), OpError> {
         let tokens = batch.plan.tokens();
         out.need("embed", tokens.len(), table.cols())?;
         for (r, &t) in tokens.iter().enumerate() {
@@ -333,8 +348,8 @@ impl Backend for Oracle {
         rows: usize,
         set: &Vec<Weight>,
         which: Range<usize>,
-        x: &Rows,
-        out: &mut [&mut Rows],
+        x: &Activations,
+        out: &mut [&mut Activations],
     ) -> Result<(), OpError> {
         for (w, o) in chosen(set, which, out.len())?.iter().zip(out) {
             x.need("project", rows, w.cols())?;
@@ -349,10 +364,10 @@ impl Backend for Oracle {
     fn rms_norm(
         &self,
         rows: usize,
-        x: &Rows,
+        x: &Activations,
         weight: Option<&Vec<f32>>,
         eps: f32,
-        out: &mut Rows,
+        out: &mut Activations,
     ) -> Result<(), OpError> {
         let width = weight.map_or(x.width, Vec::len);
         x.need("rms_norm", rows, width)?;
@@ -366,7 +381,7 @@ impl Backend for Oracle {
     fn head_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Activations,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -386,8 +401,8 @@ impl Backend for Oracle {
     fn add_rms_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
-        y: &Rows,
+        x: &mut Activations,
+        y: &Activations,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -399,7 +414,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn add(&self, rows: usize, x: &mut Rows, y: &Rows) -> Result<(), OpError> {
+    fn add(&self, rows: usize, x: &mut Activations, y: &Activations) -> Result<(), OpError> {
         x.need("add", rows, y.width)?;
         y.need("add", rows, x.width)?;
         let n = rows * x.width;
@@ -412,7 +427,7 @@ impl Backend for Oracle {
         batch: &Batch<'_>,
         subset: Subset,
         rope: &RopeFrequencies,
-        x: &mut Rows,
+        x: &mut Activations,
     ) -> Result<(), OpError> {
         let head = (2 * rope.pairs()).max(1);
         OpError::check("rope", "values past whole heads", 0, x.width % head)?;
@@ -431,10 +446,10 @@ impl Backend for Oracle {
         layer: usize,
         desc: &Attention,
         subset: Subset,
-        q: &Rows,
-        k: &Rows,
-        v: &Rows,
-        out: &mut Rows,
+        q: &Activations,
+        k: &Activations,
+        v: &Activations,
+        out: &mut Activations,
     ) -> Result<(), OpError> {
         batch.store(layer, k, v)?;
         let d = desc.head_dim;
@@ -457,7 +472,12 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn sigmoid_gate(&self, rows: usize, x: &mut Rows, gate: &Rows) -> Result<(), OpError> {
+    fn sigmoid_gate(
+        &self,
+        rows: usize,
+        x: &mut Activations,
+        gate: &Activations,
+    ) -> Result<(), OpError> {
         x.need("sigmoid_gate", rows, gate.width)?;
         gate.need("sigmoid_gate", rows, x.width)?;
         let n = rows * x.width;
@@ -465,7 +485,12 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn silu_product(&self, rows: usize, gate: &mut Rows, up: &Rows) -> Result<(), OpError> {
+    fn silu_product(
+        &self,
+        rows: usize,
+        gate: &mut Activations,
+        up: &Activations,
+    ) -> Result<(), OpError> {
         gate.need("silu_product", rows, up.width)?;
         up.need("silu_product", rows, gate.width)?;
         let n = rows * up.width;
@@ -476,7 +501,7 @@ impl Backend for Oracle {
     fn soft_cap(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Activations,
         scale: f32,
         cap: Option<f32>,
     ) -> Result<(), OpError> {

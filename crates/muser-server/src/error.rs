@@ -205,7 +205,13 @@ impl From<muser_engine::Error> for ApiError {
             | Engine::NoChatTemplate
             | Engine::EmptyPrompt
             | Engine::UnknownToken { .. } => Self::invalid(error.to_string()),
-            _ => Self::internal(error.to_string()),
+            Engine::Model(_)
+            | Engine::BadChatTemplate { .. }
+            | Engine::Part { .. }
+            | Engine::ContextFull { .. }
+            | Engine::NoLogits
+            | Engine::Cancelled
+            | Engine::NonFiniteLogit { .. } => Self::internal(error.to_string()),
         }
     }
 }

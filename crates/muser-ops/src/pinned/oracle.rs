@@ -1,7 +1,7 @@
 //! The pinned lane as a backend of scalar functions.
 
 use super::{attention, elementwise, norm, project, rope};
-use crate::oracle::{self, Batch, Kv, Rows};
+use crate::oracle::{self, Activations, Batch, Kv};
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, Profile,
     RopeFrequencies, RopeSpec, Subset, Weight,
@@ -37,7 +37,7 @@ impl Oracle {
 }
 
 impl Backend for Oracle {
-    type Buffer = Rows;
+    type Buffer = Activations;
     type Set = Vec<Weight>;
     type Table = Weight;
     type Vector = Vec<f32>;
@@ -86,7 +86,7 @@ impl Backend for Oracle {
         vector.len()
     }
 
-    fn width(&self, buffer: &Rows) -> usize {
+    fn width(&self, buffer: &Activations) -> usize {
         buffer.width
     }
 
@@ -94,15 +94,15 @@ impl Backend for Oracle {
         batch.plan()
     }
 
-    fn buffer(&self, rows: usize, width: usize) -> Result<Rows, OpError> {
+    fn buffer(&self, rows: usize, width: usize) -> Result<Activations, OpError> {
         SHARED.buffer(rows, width)
     }
 
-    fn write(&self, buffer: &mut Rows, values: &[f32]) -> Result<(), OpError> {
+    fn write(&self, buffer: &mut Activations, values: &[f32]) -> Result<(), OpError> {
         SHARED.write(buffer, values)
     }
 
-    fn read<'a>(&self, buffer: &'a Rows, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
+    fn read<'a>(&self, buffer: &'a Activations, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
         oracle::read(buffer, rows)
     }
 
@@ -117,19 +117,29 @@ impl Backend for Oracle {
     fn copy_rows(
         &self,
         rows: usize,
-        src: &Rows,
+        src: &Activations,
         from: usize,
-        dst: &mut Rows,
+        dst: &mut Activations,
         to: usize,
     ) -> Result<(), OpError> {
         SHARED.copy_rows(rows, src, from, dst, to)
     }
 
-    fn gather(&self, batch: &Batch<'_>, src: &Rows, dst: &mut Rows) -> Result<(), OpError> {
+    fn gather(
+        &self,
+        batch: &Batch<'_>,
+        src: &Activations,
+        dst: &mut Activations,
+    ) -> Result<(), OpError> {
         SHARED.gather(batch, src, dst)
     }
 
-    fn embed(&self, batch: &Batch<'_>, table: &Weight, out: &mut Rows) -> Result<(), OpError> {
+    fn embed(
+        &self,
+        batch: &Batch<'_>,
+        table: &Weight,
+        out: &mut Activations,
+    ) -> Result<(), OpError> {
         SHARED.embed(batch, table, out)
     }
 
@@ -138,8 +148,8 @@ impl Backend for Oracle {
         rows: usize,
         set: &Vec<Weight>,
         which: Range<usize>,
-        x: &Rows,
-        out: &mut [&mut Rows],
+        x: &Activations,
+        out: &mut [&mut Activations],
     ) -> Result<(), OpError> {
         for (w, o) in oracle::chosen(set, which, out.len())?.iter().zip(out) {
             x.need("project", rows, w.cols())?;
@@ -153,10 +163,10 @@ impl Backend for Oracle {
     fn rms_norm(
         &self,
         rows: usize,
-        x: &Rows,
+        x: &Activations,
         weight: Option<&Vec<f32>>,
         eps: f32,
-        out: &mut Rows,
+        out: &mut Activations,
     ) -> Result<(), OpError> {
         let width = weight.map_or(x.width, Vec::len);
         x.need("rms_norm", rows, width)?;
@@ -170,7 +180,7 @@ impl Backend for Oracle {
     fn head_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Activations,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -186,8 +196,8 @@ impl Backend for Oracle {
     fn add_rms_norm(
         &self,
         rows: usize,
-        x: &mut Rows,
-        y: &Rows,
+        x: &mut Activations,
+        y: &Activations,
         weight: &Vec<f32>,
         eps: f32,
     ) -> Result<(), OpError> {
@@ -199,7 +209,7 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn add(&self, rows: usize, x: &mut Rows, y: &Rows) -> Result<(), OpError> {
+    fn add(&self, rows: usize, x: &mut Activations, y: &Activations) -> Result<(), OpError> {
         SHARED.add(rows, x, y)
     }
 
@@ -208,7 +218,7 @@ impl Backend for Oracle {
         batch: &Batch<'_>,
         subset: Subset,
         rope: &RopeFrequencies,
-        x: &mut Rows,
+        x: &mut Activations,
     ) -> Result<(), OpError> {
         let rest = x.width % (2 * rope.pairs()).max(1);
         OpError::check("rope", "values past whole heads", 0, rest)?;
@@ -227,10 +237,10 @@ impl Backend for Oracle {
         layer: usize,
         desc: &Attention,
         subset: Subset,
-        q: &Rows,
-        k: &Rows,
-        v: &Rows,
-        out: &mut Rows,
+        q: &Activations,
+        k: &Activations,
+        v: &Activations,
+        out: &mut Activations,
     ) -> Result<(), OpError> {
         super::check_head("attention", desc.head_dim)?;
         batch.store(layer, k, v)?;
@@ -278,7 +288,12 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn sigmoid_gate(&self, rows: usize, x: &mut Rows, gate: &Rows) -> Result<(), OpError> {
+    fn sigmoid_gate(
+        &self,
+        rows: usize,
+        x: &mut Activations,
+        gate: &Activations,
+    ) -> Result<(), OpError> {
         x.need("sigmoid_gate", rows, gate.width)?;
         gate.need("sigmoid_gate", rows, x.width)?;
         let n = rows * x.width;
@@ -286,7 +301,12 @@ impl Backend for Oracle {
         Ok(())
     }
 
-    fn silu_product(&self, rows: usize, gate: &mut Rows, up: &Rows) -> Result<(), OpError> {
+    fn silu_product(
+        &self,
+        rows: usize,
+        gate: &mut Activations,
+        up: &Activations,
+    ) -> Result<(), OpError> {
         gate.need("silu_product", rows, up.width)?;
         up.need("silu_product", rows, gate.width)?;
         for r in 0..rows {
@@ -298,7 +318,7 @@ impl Backend for Oracle {
     fn soft_cap(
         &self,
         rows: usize,
-        x: &mut Rows,
+        x: &mut Activations,
         scale: f32,
         cap: Option<f32>,
     ) -> Result<(), OpError> {

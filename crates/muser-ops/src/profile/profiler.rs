@@ -88,7 +88,18 @@ impl<B: Backend> Hook<B> for Profiler {
                     .collect()
             }
             Call::Embed { table, .. } => vec![backend.table(table).name],
-            _ => Vec::new(),
+            Call::Write { .. }
+            | Call::CopyRows { .. }
+            | Call::Gather { .. }
+            | Call::RmsNorm { .. }
+            | Call::HeadNorm { .. }
+            | Call::AddRmsNorm { .. }
+            | Call::Add { .. }
+            | Call::Rope { .. }
+            | Call::Attention { .. }
+            | Call::SigmoidGate { .. }
+            | Call::SiluProduct { .. }
+            | Call::SoftCap { .. } => Vec::new(),
         };
         self.timed(op, counts, matrices, || call.run(backend))
     }

@@ -234,7 +234,7 @@ impl<B: Backend> Scheduler<B> {
                 ..Ready::new(session, parked.answer)
             });
         }
-        let (codec, vocab) = (self.model.codec(), self.model.config().vocab);
+        let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
         let answer = begin_answer(&unit.job, unit.choice, codec, vocab)?;
         if let Some(session) = unit.ready.take() {
             let session = session.lock().unwrap_or_else(PoisonError::into_inner);
@@ -328,7 +328,7 @@ impl<B: Backend> Scheduler<B> {
     /// The forward pass; `false` if it failed and is to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
         self.score();
-        let (codec, vocab) = (self.model.codec(), self.model.config().vocab);
+        let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
         let mut advances = Vec::new();
         let mut of = Vec::new();
         let mut prompt = false;
@@ -480,7 +480,7 @@ impl<B: Backend> Scheduler<B> {
         let slots = self.slots.iter_mut().flatten();
         let mut ready: Vec<&mut Slot<B>> = slots.filter(|s| s.ready).collect();
         let choices = ready.iter().filter(|s| s.drawn.is_none()).count();
-        let threads = match self.model.config().vocab {
+        let threads = match self.model.spec().vocab {
             LARGE_VOCAB.. => self.threads.min(choices),
             _ => 1,
         };
