@@ -95,7 +95,7 @@ pub struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// A choice without an outcome.
+    /// Makes a choice without an outcome.
     ///
     /// `history` is all tokens so far, prompt and answer; the penalties look at
     /// its end. `allowed` is a bit mask: bit i % 32 of word i / 32 allows token
@@ -109,28 +109,29 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// The sampler's settings.
+    /// Returns the settings of the sampler.
     pub fn params(&self) -> &SamplingParams {
         self.sampler.params()
     }
 
-    /// All tokens so far.
+    /// Returns all tokens so far.
     pub fn history(&self) -> &'a [u32] {
         self.history
     }
 
-    /// The bit mask of the allowed tokens; `None` allows all.
+    /// Returns the bit mask of the allowed tokens; `None` allows all.
     pub fn allowed(&self) -> Option<&'a [u32]> {
         self.allowed
     }
 
-    /// The random number u in [0, 1) that a draw uses. It is the same until
+    /// Returns the random number u in [0, 1) that a draw uses. It stays the same until
     /// [`Choice::take`] hands out a token.
     pub fn uniform(&self) -> f64 {
         self.sampler.uniform()
     }
 
-    /// Chooses on the host, from the logits of one row: the definition.
+    /// Chooses on the host from the logits of one row, one for each token of the
+    /// vocabulary. This is the definition of the outcome.
     pub fn choose(&mut self, logits: &[f32]) {
         self.outcome = Some(self.sampler.pick(logits, self.history, self.allowed));
     }
@@ -140,13 +141,13 @@ impl<'a> Choice<'a> {
         self.outcome = Some(outcome);
     }
 
-    /// The outcome, left in place; `None` before the choice was made.
+    /// Returns the outcome and leaves it in place; `None` before the choice is made.
     pub fn outcome(&self) -> Option<&Result<u32, ChoiceError>> {
         self.outcome.as_ref()
     }
 
-    /// Takes the outcome, and advances the sampler's random numbers if it is a
-    /// token that used one. `None` before the choice was made.
+    /// Takes the outcome. If it is a token that used a random number, the sampler goes
+    /// on to the next one. `None` before the choice is made.
     pub fn take(&mut self) -> Option<Result<u32, ChoiceError>> {
         let outcome = self.outcome.take();
         if let Some(Ok(_)) = outcome {

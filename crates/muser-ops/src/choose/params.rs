@@ -54,7 +54,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Settings that always choose the largest logit.
+    /// Returns settings that always choose the largest logit.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,

@@ -34,12 +34,12 @@ impl Ranked {
         }
     }
 
-    /// Number of tokens kept.
+    /// Returns the number of tokens kept.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether no token is kept.
+    /// Returns whether no token is kept.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

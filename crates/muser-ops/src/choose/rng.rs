@@ -26,7 +26,7 @@ impl Uniform {
         uniform
     }
 
-    /// The current number.
+    /// Returns the current number.
     pub(super) fn peek(&self) -> f64 {
         self.current
     }

@@ -1,4 +1,4 @@
-//! The chain of a choice on the host.
+//! [`Sampler`]: computes the chain of a choice on the host.
 
 use super::rng::Uniform;
 use super::tree::{self, Running};
@@ -17,7 +17,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for logits of `vocab` tokens whose random numbers start at the
+    /// Makes a sampler for logits of `vocab` tokens. Its random numbers start at the
     /// seed.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Sampler {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
@@ -48,8 +48,8 @@ impl Sampler {
         self.sample_among(logits, history, None)
     }
 
-    /// [`Sampler::sample`] among the allowed tokens: bit i % 32 of word i / 32
-    /// allows token i; a token beyond the last word is not allowed.
+    /// Chooses one of the allowed tokens, like [`Sampler::sample`]: bit i % 32 of word
+    /// i / 32 allows token i; a token beyond the last word is not allowed.
     ///
     /// # Errors
     /// Those of [`Sampler::sample`]; no token is allowed.
@@ -64,7 +64,7 @@ impl Sampler {
         Ok(token)
     }
 
-    /// The random number of the next draw.
+    /// Returns the random number of the next draw.
     pub(super) fn uniform(&self) -> f64 {
         self.uniform.peek()
     }
@@ -76,7 +76,7 @@ impl Sampler {
         }
     }
 
-    /// [`Sampler::sample_among`], but leaves the random numbers where they are.
+    /// Chooses like [`Sampler::sample_among`], but does not advance the random numbers.
     pub(super) fn pick(
         &mut self,
         logits: &[f32],
