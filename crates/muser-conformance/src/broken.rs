@@ -4,8 +4,8 @@ use muser_ops::hook::{Call, Hook, Hooked};
 use muser_ops::oracle::{Buffer, Oracle};
 use muser_ops::project::Operand;
 use muser_ops::{
-    Attention, Backend, BackendInfo, KvLayout, OpError, Plan, Run, Subset, Weight, norm, project,
-    reduce,
+    Attention, Backend, BackendInfo, Choice, KvLayout, OpError, Plan, Run, Sampler, SamplingParams,
+    Subset, Weight, math, norm, project, reduce,
 };
 use muser_quant::q4_k::BlockQ4K;
 use muser_quant::q5_k::BlockQ5K;
@@ -64,6 +64,18 @@ pub(super) enum Defect {
     GathersTheFirst,
     /// The last sequence gets the first one's row.
     OtherSequence,
+    /// Of equal logits the last one is chosen.
+    LastOfTies,
+    /// A choice ignores which tokens are allowed.
+    IgnoresMask,
+    /// A choice ignores the bias.
+    IgnoresBias,
+    /// A choice ignores the history.
+    IgnoresHistory,
+    /// A logit that is not finite counts as zero.
+    ChoosesPastNan,
+    /// The sums of weights are taken one after the other.
+    SumsInOrder,
 }
 
 /// The oracle with one defect.
@@ -227,6 +239,40 @@ fn unfused(dtype: DType, row: &[u8], y: &[BlockQ8K], dot: fn(&[u8], &BlockQ8K) -
     acc - accm
 }
 
+/// A refusal of one row.
+fn refusal(rows: usize) -> OpError {
+    OpError::Unsupported {
+        op: "any",
+        what: "row count",
+        found: rows,
+        expected: "two or more",
+    }
+}
+
+/// Draws from all tokens, with sums of weights taken one after the other; `None`
+/// where the settings do more than that.
+fn sums_in_order(p: &SamplingParams, u: f64, logits: &[f32]) -> Option<u32> {
+    let plain = SamplingParams {
+        seed: p.seed,
+        temperature: p.temperature,
+        ..SamplingParams::default()
+    };
+    if *p != plain || p.temperature == 0.0 {
+        return None;
+    }
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    let max = logits[order[0]];
+    let weight = |&i: &usize| math::exp((logits[i] - max) / p.temperature);
+    let total: f32 = order.iter().map(weight).sum();
+    let mut sum = 0.0f32;
+    let passed = order.iter().find(|i| {
+        sum += weight(i);
+        f64::from(sum) > u * f64::from(total)
+    });
+    passed.map(|&i| i as u32)
+}
+
 fn partials_128(x: &[f32], y: &[f32]) -> f32 {
     let mut p = [0.0f32; reduce::PARTIALS];
     for (i, (&x, &y)) in x.iter().zip(y).enumerate() {
@@ -259,12 +305,7 @@ impl Hook<Oracle> for Defective {
         }
         let rows = call.rows(b);
         if self.defect == Defect::Refuses && rows == 1 {
-            return Err(OpError::Unsupported {
-                op: "any",
-                what: "row count",
-                found: rows,
-                expected: "two or more",
-            });
+            return Err(refusal(rows));
         }
         let before: Vec<_> = call.outputs().iter().map(|o| all(o)).collect();
         self.run(b, &mut call)?;
@@ -284,6 +325,64 @@ impl Hook<Oracle> for Defective {
         }
         if let (Defect::InputChanged, Some(input)) = (self.defect, call.inputs().first()) {
             lock(&self.changed).push(all(input));
+        }
+        Ok(())
+    }
+
+    fn choose(
+        &self,
+        b: &Oracle,
+        logits: &Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        let n = choices.len();
+        match self.defect {
+            Defect::Refuses if n == 1 => return Err(refusal(n)),
+            Defect::LastRowUnwritten => return b.choose(logits, &mut choices[..n - 1]),
+            Defect::InputChanged => lock(&self.changed).push(all(logits)),
+            _ => {}
+        }
+        b.choose(logits, choices)?;
+        let (values, width) = (all(logits), b.width(logits));
+        for (i, (row, choice)) in choices.iter_mut().enumerate() {
+            let mut logits = values[*row * width..][..width].to_vec();
+            let (mut params, mut history) = (choice.params().clone(), choice.history());
+            let mut allowed = choice.allowed();
+            match (self.defect, choice.outcome()) {
+                (Defect::OneUlp, Some(&Ok(token))) if i + 1 == n => choice.set(Ok(token ^ 1)),
+                (Defect::NineRows, Some(&Ok(token))) if n == 9 => choice.set(Ok(token ^ 1)),
+                (Defect::LastOfTies, Some(&Ok(token))) => {
+                    let tie = logits.iter().rposition(|&l| l == logits[token as usize]);
+                    choice.set(Ok(tie.map_or(token, |t| t as u32)));
+                }
+                (Defect::SumsInOrder, Some(Ok(_))) => {
+                    if let Some(token) = sums_in_order(&params, choice.uniform(), &logits) {
+                        choice.set(Ok(token));
+                    }
+                }
+                (
+                    Defect::IgnoresMask
+                    | Defect::IgnoresBias
+                    | Defect::IgnoresHistory
+                    | Defect::ChoosesPastNan,
+                    _,
+                ) => {
+                    match self.defect {
+                        Defect::IgnoresMask => allowed = None,
+                        Defect::IgnoresBias => params.logit_bias.clear(),
+                        Defect::IgnoresHistory => history = &[],
+                        _ => logits
+                            .iter_mut()
+                            .filter(|l| !l.is_finite())
+                            .for_each(|l| *l = 0.0),
+                    }
+                    let mut sampler = Sampler::new(params, width).unwrap();
+                    let mut wrong = Choice::new(&mut sampler, history, allowed);
+                    wrong.choose(&logits);
+                    choice.set(wrong.take().unwrap());
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

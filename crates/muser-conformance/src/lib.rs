@@ -32,6 +32,7 @@
 mod attention;
 #[cfg(test)]
 mod broken;
+mod choose;
 pub mod compare;
 mod copy_rows;
 mod elementwise;
@@ -92,10 +93,12 @@ pub enum Group {
     CopyRows,
     /// The rows that a batch keeps.
     Gather,
+    /// Tokens chosen from logits.
+    Choose,
 }
 
 /// Groups that have no weights, or weights of several formats.
-const WITHOUT_FORMAT: [(Group, &str); 15] = [
+const WITHOUT_FORMAT: [(Group, &str); 16] = [
     (Group::MatvecSet, "matvec/set"),
     (Group::RmsNorm, "norm/rms_norm"),
     (Group::HeadNorm, "norm/head_norm"),
@@ -111,6 +114,7 @@ const WITHOUT_FORMAT: [(Group, &str); 15] = [
     (Group::SoftCap, "elementwise/soft_cap"),
     (Group::CopyRows, "copy_rows"),
     (Group::Gather, "gather"),
+    (Group::Choose, "choose"),
 ];
 
 /// Calls a macro with the groups of each format of the table.
@@ -170,7 +174,8 @@ impl Group {
             | Self::SiluProduct
             | Self::SoftCap
             | Self::CopyRows
-            | Self::Gather => None,
+            | Self::Gather
+            | Self::Choose => None,
         }
     }
 }
@@ -242,6 +247,7 @@ fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
         Group::SoftCap => elementwise::soft_cap(&mut suite),
         Group::CopyRows => copy_rows::copy_rows(&mut suite),
         Group::Gather => copy_rows::gather(&mut suite),
+        Group::Choose => choose::choose(&mut suite),
     }
     suite.report
 }
@@ -296,6 +302,7 @@ macro_rules! conformance_tests {
             elementwise_soft_cap "elementwise/soft_cap",
             copy_rows "copy_rows",
             gather "gather",
+            choose "choose",
         }
     };
     (@tests $backend:expr; $($test:ident $name:literal,)*) => {

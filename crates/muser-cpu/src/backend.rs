@@ -22,8 +22,8 @@ use crate::rows::{Output, for_chunks};
 use crate::team::{MAX_THREADS, Team};
 use muser_ops::pinned::check_head;
 use muser_ops::{
-    Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, Profile,
-    RopeSpec, Subset, Weight, check_set, embed,
+    Attention, Backend, BackendInfo, Choice, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan,
+    Profile, RopeSpec, Subset, Weight, check_set, embed,
 };
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -318,6 +318,22 @@ impl Backend for Cpu {
 
     fn read<'a>(&self, buffer: &'a Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
         Ok(Cow::Borrowed(buffer.rows("read", rows, buffer.width())?))
+    }
+
+    fn choose(
+        &self,
+        logits: &Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        let (rows, width) = (choices.iter().map(|(row, _)| row + 1).max(), logits.width());
+        let logits = logits.rows("choose", rows.unwrap_or(0), width)?;
+        // With a large vocabulary a choice takes milliseconds: one is one task.
+        for_chunks(&mut self.lock().team, choices, 1, |_, chosen| {
+            for (row, choice) in chosen {
+                choice.choose(&logits[*row * width..][..width]);
+            }
+        });
+        Ok(())
     }
 
     fn kv(&self, layers: &[KvLayout]) -> Kv {

@@ -36,6 +36,7 @@ mod roofline;
 mod rows;
 #[expect(unsafe_code, reason = "the memory intrinsics take pointers")]
 mod simd;
+mod sync;
 #[expect(unsafe_code, reason = "the job is borrowed by the workers")]
 mod team;
 mod threads;

@@ -23,13 +23,14 @@
 //! opens a job. `unsafe` in this module: the job is borrowed from the leader's stack for
 //! as long as it is open or a worker is inside.
 
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::thread::{self, JoinHandle, Thread};
+use crate::sync::{Arc, Mutex, MutexGuard, UnsafeCell, hint};
 use std::any::Any;
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// The bit of the state that says that the job is open.
@@ -41,10 +42,11 @@ const EPOCH: u64 = 1 << 16;
 /// The largest number of threads in a team. The count of workers inside must stay below
 /// `OPEN`.
 pub(crate) const MAX_THREADS: usize = 1024;
-/// The number of spins before a waiting thread begins to yield its core.
-const SPINS: u32 = 2_000;
+/// The number of spins before a waiting thread begins to yield its core. Under loom a
+/// spin adds interleavings and tests nothing, so a worker yields once and sleeps.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 2_000 };
 /// The time that a worker yields before it sleeps.
-const PATIENCE: Duration = Duration::from_micros(200);
+const PATIENCE: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 200 });
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
@@ -57,7 +59,7 @@ struct Job {
 
 struct Shared {
     state: AtomicU64,
-    job: std::cell::UnsafeCell<Job>,
+    job: UnsafeCell<Job>,
     next: AtomicUsize,
     /// The number of threads in the team, the leader included.
     threads: usize,
@@ -90,7 +92,7 @@ impl Team {
         let shared = Arc::new(Shared {
             threads,
             state: AtomicU64::new(0),
-            job: std::cell::UnsafeCell::new(Job {
+            job: UnsafeCell::new(Job {
                 task: &no_task,
                 count: 0,
             }),
@@ -112,7 +114,7 @@ impl Team {
     }
 
     /// The number of threads in the team, the caller included.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -134,14 +136,13 @@ impl Team {
         // return and on unwinding, waits until none is.
         let task_static: *const Task<'static> =
             unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
+        let job = Job {
+            task: task_static,
+            count,
+        };
         // SAFETY: the last job was closed and has nobody inside (`Closed`), and
         // `&mut self` means that no other leader is here.
-        unsafe {
-            *shared.job.get() = Job {
-                task: task_static,
-                count,
-            }
-        };
+        shared.job.with_mut(|place| unsafe { *place = job });
         // Drops the panic of a worker in an earlier job whose leader panicked as well.
         *lock(&shared.panic) = None;
         shared.next.store(0, Ordering::Relaxed);
@@ -159,7 +160,10 @@ impl Team {
             let _closed = Closed(shared);
             take_tasks(shared, task, count);
         }
-        if let Some(panic) = lock(&shared.panic).take() {
+        // Not in one expression: the lock would be held, and poisoned, while the panic
+        // is raised.
+        let panic = lock(&shared.panic).take();
+        if let Some(panic) = panic {
             resume_unwind(panic);
         }
     }
@@ -196,13 +200,13 @@ impl Drop for Closed<'_> {
 fn wait(spins: &mut u32) {
     if *spins < SPINS {
         *spins += 1;
-        std::hint::spin_loop();
+        hint::spin_loop();
     } else {
         thread::yield_now();
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -243,10 +247,9 @@ fn work(shared: &Shared) {
         joined = epoch;
         // SAFETY: this worker is inside an open job: the leader neither
         // rewrites the job nor lets the task go before `inside` is zero.
-        let (task, count) = unsafe {
-            let job = &*shared.job.get();
-            (&*job.task, job.count)
-        };
+        let (task, count) = shared
+            .job
+            .with(|job| unsafe { (&*(*job).task, (*job).count) });
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| take_tasks(shared, task, count))) {
             lock(&shared.panic).get_or_insert(panic);
         }
@@ -278,7 +281,7 @@ fn next_epoch(shared: &Shared, joined: u64) -> Option<u64> {
             return None;
         }
         wait(&mut spins);
-        if spins >= SPINS && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if spins >= SPINS && since.get_or_insert_with(Instant::now).elapsed() >= PATIENCE {
             sleep(shared, joined);
             (spins, since) = (0, None);
         }
@@ -297,7 +300,7 @@ fn sleep(shared: &Shared, joined: u64) {
     shared.sleepers.fetch_sub(1, Ordering::SeqCst);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -368,5 +371,98 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(count.into_inner(), 10);
+    }
+}
+
+/// The same team under loom, in every order of its threads' steps.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+
+    /// Runs `count` tasks on a team and checks that each ran once. The counts are
+    /// relaxed: the leader sees them all only if `run` returned after the calls
+    /// did.
+    fn each_once(team: &mut Team, count: usize) {
+        let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        team.run(count, &|i| {
+            hits[i].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
+    }
+
+    #[test]
+    fn each_task_of_two_jobs_runs_once_and_before_the_return() {
+        loom::model(|| {
+            let mut team = Team::new(2).unwrap();
+            each_once(&mut team, 3);
+            each_once(&mut team, 2);
+        });
+    }
+
+    #[test]
+    fn two_workers_share_a_job() {
+        loom::model(|| each_once(&mut Team::new(3).unwrap(), 3));
+    }
+
+    #[test]
+    fn a_panic_of_a_worker_is_raised_and_the_team_lives_on() {
+        let raised = std::sync::atomic::AtomicBool::new(false);
+        let raised = std::sync::Arc::new(raised);
+        let seen = raised.clone();
+        loom::model(move || {
+            let mut team = Team::new(2).unwrap();
+            let leader = thread::current().id();
+            let panicked = std::sync::atomic::AtomicBool::new(false);
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                team.run(2, &|i| {
+                    if thread::current().id() != leader {
+                        panicked.store(true, std::sync::atomic::Ordering::Relaxed);
+                        // Raised without the hook, which prints every time.
+                        resume_unwind(Box::new(i));
+                    }
+                });
+            }));
+            let panicked = panicked.into_inner();
+            assert_eq!(ran.is_err(), panicked);
+            if panicked {
+                seen.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            each_once(&mut team, 2);
+        });
+        // Else the model never gave the worker a task.
+        assert!(raised.load(std::sync::atomic::Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_panic_of_the_leader_waits_for_the_workers() {
+        loom::model(|| {
+            let mut team = Team::new(2).unwrap();
+            let leader = thread::current().id();
+            let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                team.run(2, &|i| {
+                    if thread::current().id() == leader {
+                        resume_unwind(Box::new(i));
+                    }
+                    begun.fetch_add(1, Ordering::Relaxed);
+                    ended.fetch_add(1, Ordering::Relaxed);
+                });
+            }));
+            let (begun, ended) = (begun.load(Ordering::Relaxed), ended.load(Ordering::Relaxed));
+            assert_eq!(begun, ended);
+            // Either the leader had a task, or the worker had both.
+            assert!(ran.is_err() || ended == 2);
+        });
+    }
+
+    #[test]
+    fn drop_joins_workers_that_wait_or_sleep() {
+        loom::model(|| {
+            let team = Team::new(2).unwrap();
+            let mut shared = Arc::clone(&team.shared);
+            drop(team);
+            // The worker's share of it is gone.
+            assert!(Arc::get_mut(&mut shared).is_some());
+        });
     }
 }

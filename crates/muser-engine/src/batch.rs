@@ -1,54 +1,73 @@
-//! Several sessions advanced in one forward pass.
+//! [`Batch`]: advances several sessions in one forward pass.
 
 use crate::{Error, Model, Session, Token};
 use muser_model::{Step, Want, Workspace};
-use muser_ops::Backend;
+use muser_ops::{Backend, Choice, Sampler};
 
-/// What one session gets of a pass.
+/// The part of one session in a pass.
 pub struct Advance<'a, B: Backend> {
     /// The session.
     pub session: &'a mut Session<B>,
-    /// What is evaluated next.
+    /// The tokens to evaluate.
     pub tokens: &'a [Token],
-    /// Of what the session has the logits afterwards: of the last token with
-    /// [`Want::Last`], of none with [`Want::Nothing`]. With [`Want::State`]
-    /// they are no logits but the model's last hidden state, after its norm.
+    /// What [`Session::logits`] returns afterwards: the logits after the last token
+    /// with [`Want::Last`] or [`Want::All`], nothing with [`Want::Nothing`], and the
+    /// model's last hidden state, after its norm, with [`Want::State`].
     pub want: Want,
+    /// Chooses the next token where the backend has the logits; [`Session::logits`] has
+    /// none then. Needs [`Want::Last`] or [`Want::All`].
+    pub draw: Option<Draw<'a>>,
 }
+
+/// How a session's next token is chosen.
+#[derive(Debug)]
+pub struct Draw<'a> {
+    /// The sampler. Its random numbers advance with each token.
+    pub sampler: &'a mut Sampler,
+    /// The allowed tokens, as in [`Sampler::sample_among`]; `None` allows all.
+    pub allowed: Option<&'a [u32]>,
+}
+
+/// The token that was chosen for a session, or why there is none; `None` if
+/// none was asked for.
+pub type Drawn = Option<Result<Token, Error>>;
 
 /// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct Refused {
-    /// Which of the sessions is the reason; `None` if it is none in particular.
+    /// The index of the session that caused it; `None` if no single one did.
     pub index: Option<usize>,
-    /// What is wrong.
+    /// The cause.
     pub source: Error,
 }
 
-/// The room that passes over several sessions work in.
+/// Runs passes over several sessions, and owns the buffers of these passes.
 ///
-/// The weights are read once for all sessions of a pass, and each gets the bits
-/// that it would get alone.
+/// A pass reads the weights once for all sessions. Each session gets the same bits as
+/// alone.
 pub struct Batch<B: Backend> {
     work: Workspace<B>,
 }
 
 impl<B: Backend> Batch<B> {
-    /// Room for passes of this model.
+    /// Makes a batch for sessions of this model. It allocates nothing yet.
     pub fn new(model: &Model<B>) -> Self {
         Self {
             work: model.transformer().workspace(),
         }
     }
 
-    /// Advances each session by its tokens. They are sessions of one model.
+    /// Advances each session by its tokens. Returns the tokens chosen, one entry for
+    /// each session. All sessions must be of one model.
     ///
     /// # Errors
-    /// The first refusal. The session that is the reason is empty then, and so
-    /// is one whose cache cannot go on from where it was; the others stand where
-    /// they stood, without logits, and may be advanced again.
-    pub fn run(&mut self, advances: &mut [Advance<'_, B>]) -> Result<(), Refused> {
+    /// The first refusal. The session that caused it is empty then, and so is every
+    /// session whose cache cannot continue from its old length. The others have their
+    /// old tokens and no logits, and can be advanced again; no sampler has drawn a
+    /// random number. A choice that fails because of its sampler's settings is an
+    /// entry of the result instead.
+    pub fn run(&mut self, advances: &mut [Advance<'_, B>]) -> Result<Vec<Drawn>, Refused> {
         for (i, a) in advances.iter().enumerate() {
             let (at, n) = (a.session.tokens.len(), a.tokens.len());
             let fits = a.session.check_room(at.saturating_add(n));
@@ -59,21 +78,26 @@ impl<B: Backend> Batch<B> {
             })?;
         }
         let Some(model) = advances.first().map(|a| a.session.model().clone()) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let mut logits = Vec::with_capacity(advances.len());
         let mut steps = Vec::with_capacity(advances.len());
         for a in advances.iter_mut() {
+            let session = &mut *a.session;
             if !a.tokens.is_empty() {
-                // Stale from here on, whatever happens.
-                a.session.logits.clear();
+                // They are stale from here on, also after an error.
+                session.logits.clear();
             }
-            logits.push((&mut a.session.logits, a.tokens.len()));
+            // The history of a choice includes the tokens of its pass.
+            session.tokens.extend_from_slice(a.tokens);
+            let draw = a.draw.as_mut();
             steps.push(Step {
-                cache: &mut a.session.cache,
+                cache: &mut session.cache,
                 tokens: a.tokens,
                 want: a.want,
+                choice: draw.map(|d| Choice::new(d.sampler, &session.tokens, d.allowed)),
             });
+            logits.push((&mut session.logits, a.tokens.len()));
         }
         let sink = &mut |step: usize, i: usize, row: &[f32]| {
             let (logits, tokens) = &mut logits[step];
@@ -86,14 +110,14 @@ impl<B: Backend> Batch<B> {
             .forward_many(&mut self.work, &mut steps, sink);
         match done {
             Ok(()) => {
-                for a in advances {
-                    a.session.tokens.extend_from_slice(a.tokens);
-                }
-                Ok(())
+                let choices = steps.iter_mut().map(|step| step.choice.as_mut());
+                let drawn = choices.map(|choice| choice.and_then(Choice::take));
+                Ok(drawn.map(|d| d.map(|token| Ok(token?))).collect())
             }
             Err(e) => {
                 for (i, a) in advances.iter_mut().enumerate() {
-                    let len = a.session.tokens.len();
+                    let len = a.session.tokens.len() - a.tokens.len();
+                    a.session.tokens.truncate(len);
                     a.session.logits.clear();
                     if e.step == Some(i) || !a.session.cache.truncate(len) {
                         a.session.clear();

@@ -1,12 +1,12 @@
-//! Text in and out of a model: its tokenizer and its chat template.
+//! [`Codec`]: the tokenizer and the chat template of a model.
 
 use crate::{Error, Token};
 use muser_model::gguf::{self, Gguf};
 use muser_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, Special};
 use muser_text::{Tokenizer, TokenizerSpec};
 
-/// A model's tokenizer and chat template, where its file has them. It knows
-/// nothing of what computes; a clone shares the vocabulary.
+/// The tokenizer and the chat template of a model, if its file has them. A clone
+/// shares the vocabulary.
 #[derive(Clone)]
 pub struct Codec {
     tokenizer: Option<Result<Tokenizer, muser_text::Error>>,
@@ -17,13 +17,12 @@ pub struct Codec {
 impl Codec {
     /// Reads both from a file.
     ///
-    /// A template that does not compile is no reason to refuse the model: it
-    /// is an error when a chat is asked for. Nor is a kind of tokenizer that
-    /// nothing here implements: tokens come and go, and it is an error when
-    /// text is asked for.
+    /// A template that does not compile does not refuse the model; it is an error of
+    /// [`Codec::chat_template`]. In the same way a tokenizer of an unknown kind is an
+    /// error of [`Codec::tokenizer`]: the model still takes and gives token ids.
     ///
     /// # Errors
-    /// A tokenizer that cannot be built as the file describes it.
+    /// A tokenizer of a known kind that cannot be built as the file describes it.
     pub fn load(gguf: &Gguf) -> Result<Self, Error> {
         let tokenizer = match tokenizer_spec(gguf)?.map(Tokenizer::new) {
             Some(Err(e)) if !is_another_kind(&e) => return Err(e.into()),
@@ -42,10 +41,10 @@ impl Codec {
         })
     }
 
-    /// The tokenizer.
+    /// Returns the tokenizer.
     ///
     /// # Errors
-    /// The file has none, or one of a kind that nothing here implements.
+    /// The file has none, or one of an unknown kind.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         match &self.tokenizer {
             None => Err(Error::NoTokenizer),
@@ -54,7 +53,7 @@ impl Codec {
         }
     }
 
-    /// The chat template.
+    /// Returns the chat template.
     ///
     /// # Errors
     /// The file has none, or one that does not compile.
@@ -68,13 +67,13 @@ impl Codec {
         }
     }
 
-    /// Whether the model ends its answer with this token.
+    /// Returns whether this token ends an answer.
     pub fn is_end(&self, token: Token) -> bool {
         self.tokenizer().is_ok_and(|t| t.eog().contains(token))
     }
 
-    /// The tokens of a text to be continued as it stands, with the start token
-    /// if the file wishes one. Special tokens written in the text are letters.
+    /// Encodes a text to continue, with the start token if the file asks for one. The
+    /// names of special tokens in the text are encoded as plain text.
     ///
     /// # Errors
     /// The file has no tokenizer, or the text cannot be encoded.
@@ -87,14 +86,14 @@ impl Codec {
         Ok(tokenizer.encode(text, options)?)
     }
 
-    /// The tokens of a conversation, up to where the model's answer begins.
+    /// Encodes a conversation up to where the answer of the model begins.
     ///
-    /// The template writes special tokens as text, so those in a message's text
-    /// are parsed as well: whoever may not write one must not get this far with
-    /// it.
+    /// The template writes special tokens as text, so special tokens in the text of a
+    /// message are parsed too. Callers must check messages from untrusted authors
+    /// before.
     ///
     /// # Errors
-    /// No tokenizer, no template, one that does not compile or fails on these
+    /// No tokenizer or no template; a template that does not compile or fails on these
     /// messages.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<Token>, Error> {
         let options = RenderOptions {
@@ -108,20 +107,19 @@ impl Codec {
             add_bos,
         };
         let tokens = tokenizer.encode(&text, options(false))?;
-        // Most templates write the start token themselves; one is enough.
+        // Most templates write the start token themselves; it is added only once.
         if tokenizer.add_bos() && tokens.first().copied() != tokenizer.bos() {
             return Ok(tokenizer.encode(&text, options(true))?);
         }
         Ok(tokens)
     }
 
-    /// The control token at which the header of a chat's answer ends, where the
-    /// template leaves a header for the model to write.
+    /// Returns the control token that ends the header of an answer, if the template
+    /// leaves a header for the model to write.
     ///
-    /// Muse Glimmer's prompt ends after `<|start|>assistant`; the model goes on
-    /// with ` to=user<|message|>`, and only then comes the answer. Found by
-    /// comparing the prompt with how the template writes an answer that is
-    /// given.
+    /// The prompt of Muse Glimmer ends after `<|start|>assistant`; the model writes
+    /// ` to=user<|message|>` before the answer. The token is found by comparing the
+    /// prompt with the template's form of a given answer.
     pub fn header_end(&self) -> Option<Token> {
         self.header_end
     }
@@ -136,8 +134,8 @@ impl std::fmt::Debug for Codec {
     }
 }
 
-/// Whether a tokenizer is of a kind that nothing here implements, and not a
-/// broken one of a kind that is.
+/// Returns whether the error means an unknown kind of tokenizer, and not a broken
+/// tokenizer of a known kind.
 fn is_another_kind(error: &muser_text::Error) -> bool {
     use muser_text::Error as Text;
     matches!(
@@ -175,7 +173,7 @@ fn header_end(tokenizer: &Tokenizer, template: &ChatTemplate) -> Option<Token> {
     header.last().copied().filter(|&t| tokenizer.is_control(t))
 }
 
-/// What a file says about its tokenizer; `None` if it has none.
+/// Reads the description of the tokenizer in a file; `None` if it has none.
 ///
 /// # Errors
 /// A key of the wrong type.

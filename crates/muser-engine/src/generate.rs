@@ -1,4 +1,5 @@
-//! The generation loop: prompt in, tokens and text out as they come.
+//! [`generate`]: the generation loop. It takes a prompt and reports tokens and text as
+//! they come.
 
 use crate::stop::StopMatcher;
 use crate::{Error, GenerateOptions, Sampler, Session, StopReason, SyncReport, Token};
@@ -7,45 +8,46 @@ use muser_text::{StreamDecoder, Tokenizer};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a generation reports while it runs.
+/// A report of a running generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A token was chosen. The one that ends the generation is not reported.
+    /// A token was chosen. An end-of-generation token is not reported.
     Token(Token),
-    /// Text that is final: whole characters, no part of a stop string.
+    /// Text of the answer: whole characters, and no part of a stop string.
     Text(&'a str),
 }
 
-/// What a generation came to.
+/// The result of a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// The tokens chosen, without the one that ended it.
+    /// The tokens chosen, without an end-of-generation token.
     pub tokens: Vec<Token>,
-    /// The text, without the answer's header; empty for a model without a
+    /// The text without the header of the answer; empty for a model without a
     /// tokenizer.
     pub text: String,
-    /// Why it ended.
+    /// The reason of the end.
     pub reason: StopReason,
-    /// What became of the prompt.
+    /// How many tokens of the prompt were reused and evaluated.
     pub prompt: SyncReport,
-    /// Time until the prompt was evaluated.
+    /// Time that the prompt took.
     pub prefill: Duration,
-    /// Tokens that went through the model after the prompt: all chosen ones
-    /// but the last.
+    /// Number of tokens evaluated after the prompt: all chosen ones but the last.
     pub decoded: usize,
-    /// Time from there to the end.
+    /// Time from the end of the prompt to the end of the generation.
     pub decode: Duration,
 }
 
-/// Continues `prompt` until an option, the model's own end, a full context or the
-/// flag ends it; `each` hears of every token and text at once.
+/// Continues `prompt` until an option, an end-of-generation token, a full context or
+/// the flag `cancel` ends the generation. Calls `each` with every token and text as
+/// soon as it is there.
 ///
-/// A raised flag during the prompt ends it without a token. Afterwards the
-/// session holds the prompt and the answer but for its last token.
+/// A flag raised while the prompt is evaluated ends the generation without a
+/// token. Afterwards the session holds the prompt and the answer but for its
+/// last token; it has no logits if more than one token was chosen.
 ///
 /// # Errors
-/// A prompt that is empty, unknown or too long; whatever
-/// [`Sampler::sample`] refuses. Stop strings need a tokenizer.
+/// Those of [`Session::sync`] and [`Sampler::sample`]; stop strings for a model
+/// without a tokenizer.
 pub fn generate<B: Backend>(
     session: &mut Session<B>,
     prompt: &[Token],
@@ -84,17 +86,20 @@ pub fn generate<B: Backend>(
         if cancel.load(Ordering::Relaxed) {
             break;
         }
-        if generation.tokens.len() > generation.decoded {
-            match session.push(generation.tokens[generation.decoded]) {
-                Ok(()) => generation.decoded += 1,
+        let token = match generation.tokens.get(generation.decoded) {
+            None => sampler.sample(session.logits()?, session.tokens())?,
+            Some(&last) => match session.push_and_choose(last, sampler) {
+                Ok(token) => {
+                    generation.decoded += 1;
+                    token
+                }
                 Err(Error::ContextFull { needed, context }) => {
                     generation.reason = StopReason::ContextFull { needed, context };
                     break;
                 }
                 Err(e) => return Err(e),
-            }
-        }
-        let token = sampler.sample(session.logits()?, session.tokens())?;
+            },
+        };
         if model.is_end(token) {
             generation.reason = StopReason::EndOfGeneration(token);
             break;
@@ -111,19 +116,20 @@ pub fn generate<B: Backend>(
     Ok(generation)
 }
 
-/// The longest header in tokens: what goes on beyond is the answer itself.
+/// The longest header in tokens. After so many tokens without its end, the text is
+/// taken for the answer.
 const MAX_HEADER: usize = 32;
 
-/// From tokens to text that may be shown.
+/// Turns tokens into text of the answer.
 struct TextOut {
     decoder: Option<StreamDecoder>,
     matcher: StopMatcher,
     header: Header,
 }
 
-/// Where an answer stands in its header.
+/// The header at the beginning of an answer.
 struct Header {
-    /// The token to come; `None` once the header is over.
+    /// The token that ends it; `None` after it.
     end: Option<Token>,
     tokens: usize,
     text: String,
@@ -145,7 +151,8 @@ impl TextOut {
         })
     }
 
-    /// Adds what the token completes; the stop string that ends it, if one does.
+    /// Adds the text that the token completes. Returns the stop string that ends the
+    /// answer, if one does.
     fn token(
         &mut self,
         token: Token,
@@ -162,7 +169,7 @@ impl TextOut {
         Ok(stop)
     }
 
-    /// The text that was held back, unless it belongs to a stop string.
+    /// Adds the text that was held back, unless a stop string ended the answer.
     fn finish(&mut self, reason: &StopReason, all: &mut String, each: &mut dyn FnMut(Event<'_>)) {
         if matches!(reason, StopReason::StopString(_)) {
             return;
@@ -172,15 +179,17 @@ impl TextOut {
         let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
         let header = match reason {
             StopReason::EndOfGeneration(_) => self.header.finish(),
-            // Cut off: it may have become one.
-            _ => self.header.cut(),
+            StopReason::StopString(_)
+            | StopReason::MaxTokens
+            | StopReason::ContextFull { .. }
+            | StopReason::Cancelled => self.header.cut(),
         };
         emit(&(held + &header + &rest), all, each);
     }
 }
 
 impl Header {
-    /// What of a token's text belongs to the answer.
+    /// Returns the part of a token's text that belongs to the answer.
     fn filter(&mut self, token: Token, text: String) -> String {
         let Some(end) = self.end else {
             return text;
@@ -198,7 +207,8 @@ impl Header {
         self.finish()
     }
 
-    /// What was taken for a header and could not have become one.
+    /// Ends the header of an answer that was cut off. Returns its text if that cannot
+    /// be the beginning of a header.
     fn cut(&mut self) -> String {
         let begun = self.text.trim_start();
         if begun.starts_with("to=") || "to=".starts_with(begun) {
@@ -207,7 +217,8 @@ impl Header {
         self.finish()
     }
 
-    /// What was taken for a header and is none: it never ended.
+    /// Ends the header and returns its text: it did not end as a header does, so it
+    /// belongs to the answer.
     fn finish(&mut self) -> String {
         self.end = None;
         std::mem::take(&mut self.text)

@@ -1,4 +1,4 @@
-//! A loaded model: what sessions share.
+//! [`Model`]: a loaded model, which sessions share.
 
 use crate::{Codec, Error, Token};
 use muser_model::gguf::Gguf;
@@ -7,19 +7,19 @@ use muser_ops::Backend;
 use muser_text::{ChatTemplate, Message, Tokenizer};
 use std::sync::Arc;
 
-/// A model: the transformer and, where the file has them, tokenizer and chat
-/// template. Immutable; sessions share it through an [`Arc`].
+/// A model: the transformer and, if the file has them, the tokenizer and the chat
+/// template. It is immutable; sessions share it through an [`Arc`].
 pub struct Model<B: Backend> {
     transformer: Transformer<B>,
     codec: Codec,
 }
 
 impl<B: Backend> Model<B> {
-    /// Loads a model; its weights stay in the file.
+    /// Loads a model. Its weights stay in the mapped file where the backend reads host
+    /// memory.
     ///
     /// # Errors
-    /// A file that is no such model, or one part of several; a weight that the
-    /// backend refuses; [`Codec::load`]'s.
+    /// A part of a split model; those of [`Transformer::load`] and [`Codec::load`].
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, Error> {
         refuse_part(gguf)?;
         Ok(Self {
@@ -28,68 +28,66 @@ impl<B: Backend> Model<B> {
         })
     }
 
-    /// The transformer.
+    /// Returns the transformer.
     pub fn transformer(&self) -> &Transformer<B> {
         &self.transformer
     }
 
-    /// What the model computes.
-    pub fn config(&self) -> &Spec {
-        self.transformer.config()
+    /// Returns the description of the model.
+    pub fn spec(&self) -> &Spec {
+        self.transformer.spec()
     }
 
-    /// Tokenizer and chat template.
+    /// Returns the tokenizer and the chat template.
     pub fn codec(&self) -> &Codec {
         &self.codec
     }
 
-    /// The tokenizer.
+    /// Returns the tokenizer.
     ///
     /// # Errors
-    /// The file has none.
+    /// Those of [`Codec::tokenizer`].
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         self.codec.tokenizer()
     }
 
-    /// The chat template.
+    /// Returns the chat template.
     ///
     /// # Errors
-    /// The file has none, or one that does not compile.
+    /// Those of [`Codec::chat_template`].
     pub fn chat_template(&self) -> Result<&ChatTemplate, Error> {
         self.codec.chat_template()
     }
 
-    /// Whether the model ends its answer with this token.
+    /// Returns whether this token ends an answer.
     pub fn is_end(&self, token: Token) -> bool {
         self.codec.is_end(token)
     }
 
-    /// [`Codec::raw_prompt`].
+    /// Encodes a text, as [`Codec::raw_prompt`].
     ///
     /// # Errors
-    /// The file has no tokenizer, or the text cannot be encoded.
+    /// Those of [`Codec::raw_prompt`].
     pub fn raw_prompt(&self, text: &str) -> Result<Vec<Token>, Error> {
         self.codec.raw_prompt(text)
     }
 
-    /// [`Codec::chat_prompt`].
+    /// Encodes a conversation, as [`Codec::chat_prompt`].
     ///
     /// # Errors
-    /// No tokenizer, no template, one that does not compile or fails on these
-    /// messages.
+    /// Those of [`Codec::chat_prompt`].
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<Token>, Error> {
         self.codec.chat_prompt(messages)
     }
 
-    /// [`Codec::header_end`].
+    /// Returns the token that ends the header of an answer, as [`Codec::header_end`].
     pub fn header_end(&self) -> Option<Token> {
         self.codec.header_end()
     }
 
-    /// Refuses the first token that the vocabulary lacks; `at` is the position
-    /// of the first.
+    /// Refuses tokens outside the vocabulary. `at` is the position of the first token.
     pub(crate) fn check_tokens(&self, tokens: &[Token], at: usize) -> Result<(), Error> {
-        let vocab = self.config().vocab;
+        let vocab = self.spec().vocab;
         match tokens.iter().position(|&t| t as usize >= vocab) {
             None => Ok(()),
             Some(i) => Err(Error::UnknownToken {
@@ -101,8 +99,8 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Refuses a part of a split file, whose tensors are not all there. Its first part
-/// has the header of the whole model and would fail at a tensor's name.
+/// Refuses a part of a split model. Without this check the first part, which has the
+/// header of the whole model, would be refused for a missing tensor.
 fn refuse_part(gguf: &Gguf) -> Result<(), Error> {
     let keys = gguf.metadata();
     let number = |key| keys.opt_u32(key).map_err(|e| Error::Model(e.into()));
@@ -119,7 +117,7 @@ fn refuse_part(gguf: &Gguf) -> Result<(), Error> {
 impl<B: Backend> std::fmt::Debug for Model<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model")
-            .field("config", self.config())
+            .field("spec", self.spec())
             .field("codec", &self.codec)
             .finish()
     }

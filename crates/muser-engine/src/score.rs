@@ -1,24 +1,24 @@
-//! How likely a token was.
+//! Log-probabilities of tokens.
 
 use crate::Token;
-use crate::sampler::Ranked;
+use muser_ops::choose::Ranked;
 
-/// The natural logarithm of a token's probability, from the logits before it;
-/// `None` if there is no such token.
+/// Returns the natural logarithm of a token's probability, from the logits before it;
+/// `None` for a token outside the vocabulary.
 ///
 /// ```text
 /// m = max l_i;  s = Σ exp(l_i - m)      f64, i ascending
 /// log p = (l_token - m) - ln s
 /// ```
 ///
-/// exp and ln are the `libm` crate's, so that perplexities have the same digits
-/// everywhere.
+/// exp and ln are those of the crate `libm`, so that perplexities have the same digits
+/// on every platform.
 pub fn log_prob(logits: &[f32], token: Token) -> Option<f64> {
     LogProbs::new(logits).of(token)
 }
 
-/// The log-probabilities of all tokens at one place, as [`log_prob`] gives
-/// them, with the sum taken once.
+/// The log-probabilities of all tokens after one position, equal to those of
+/// [`log_prob`]. The sum is computed once.
 #[derive(Clone, Copy, Debug)]
 pub struct LogProbs<'a> {
     logits: &'a [f32],
@@ -27,7 +27,7 @@ pub struct LogProbs<'a> {
 }
 
 impl<'a> LogProbs<'a> {
-    /// Of the distribution that these logits are.
+    /// Computes the sum over these logits.
     pub fn new(logits: &'a [f32]) -> Self {
         let max = logits
             .iter()
@@ -43,13 +43,15 @@ impl<'a> LogProbs<'a> {
         }
     }
 
-    /// Of one token; `None` if there is no such token.
+    /// Returns the log-probability of one token; `None` for a token outside the
+    /// vocabulary.
     pub fn of(&self, token: Token) -> Option<f64> {
         let logit = f64::from(*self.logits.get(token as usize)?);
         Some((logit - self.max) - self.ln_sum)
     }
 
-    /// The `k` likeliest tokens, the likeliest first, the lower id on ties.
+    /// Returns the `k` likeliest tokens with their log-probabilities, the likeliest
+    /// first, the lower id first on ties.
     pub fn top(&self, k: usize) -> Vec<(Token, f64)> {
         let mut ranked = Ranked::default();
         // Adding zero turns -0 into +0: the two must tie.

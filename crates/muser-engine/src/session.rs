@@ -1,31 +1,32 @@
-//! One sequence of tokens and the state of the model after it.
+//! [`Session`]: one sequence of tokens and the state of the model after it.
 
 use crate::{Error, Model, Token};
-use muser_model::{Cache, Want};
-use muser_ops::Backend;
+use muser_model::{Cache, Step, Want};
+use muser_ops::{Backend, Choice, Sampler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Tokens of one forward call of a prompt. Between two of them a cancel flag
-/// is looked at; the cut changes no bit.
+/// Number of a prompt's tokens that are evaluated between two looks at the cancel
+/// flag. The cut changes no bit.
 const STEP: usize = 512;
 
-/// One mutable timeline over a shared [`Model`].
+/// One sequence over a shared [`Model`].
 ///
-/// The caller always gives the whole prefix, and the session finds out what it
-/// can keep. Whatever way it takes, the logits have the same bits.
+/// The caller always gives the whole prefix ([`Session::sync`]), and the session
+/// reuses what it already holds of it. The logits have the same bits whatever it
+/// reused.
 pub struct Session<B: Backend> {
     model: Arc<Model<B>>,
     pub(crate) cache: Cache<B>,
     context: usize,
-    /// What the cache holds.
+    /// The tokens whose K and V are in the cache.
     pub(crate) tokens: Vec<Token>,
-    /// After the last token; empty before the first.
+    /// The logits after the last token; empty if there are none.
     pub(crate) logits: Vec<f32>,
 }
 
-/// Another session with the same past. It costs no copy of it: the storage is
-/// shared until one of the two writes.
+/// A clone is another session with the same past. The two share the cache until one
+/// of them writes.
 impl<B: Backend> Clone for Session<B> {
     fn clone(&self) -> Self {
         Self {
@@ -38,23 +39,23 @@ impl<B: Backend> Clone for Session<B> {
     }
 }
 
-/// What [`Session::sync`] did.
+/// The work that [`Session::sync`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Tokens whose state was kept.
+    /// Number of tokens whose state was reused.
     pub reused: usize,
-    /// Tokens that went through the model.
+    /// Number of tokens that were evaluated.
     pub evaluated: usize,
 }
 
 impl<B: Backend> Session<B> {
-    /// An empty session of `context` positions; `None` takes the model's own
-    /// number.
+    /// Makes an empty session of `context` positions; `None` takes the context of the
+    /// model.
     ///
     /// # Errors
-    /// A context of zero, or beyond what the model was trained on.
+    /// A context of 0, or larger than the model's.
     pub fn new(model: Arc<Model<B>>, context: Option<usize>) -> Result<Self, Error> {
-        let most = model.config().context;
+        let most = model.spec().context;
         let context = context.unwrap_or(most);
         if context == 0 || context > most {
             return Err(Error::Parameter {
@@ -72,25 +73,26 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// The model.
+    /// Returns the model.
     pub fn model(&self) -> &Arc<Model<B>> {
         &self.model
     }
 
-    /// Positions that fit.
+    /// Returns the most positions that the session can hold.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// The tokens evaluated so far.
+    /// Returns the tokens evaluated so far.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// The logits after the last token, one a token of the vocabulary.
+    /// Returns the logits after the last token, one for each token of the vocabulary.
     ///
     /// # Errors
-    /// Nothing was evaluated yet.
+    /// [`Error::NoLogits`] if nothing was evaluated yet, if the session was cut back,
+    /// or if a token was chosen in place of reading the logits.
     pub fn logits(&self) -> Result<&[f32], Error> {
         if self.logits.is_empty() {
             return Err(Error::NoLogits);
@@ -98,25 +100,26 @@ impl<B: Backend> Session<B> {
         Ok(&self.logits)
     }
 
-    /// Brings the session to exactly these tokens and evaluates what is new.
+    /// Brings the session to exactly these tokens, evaluating those that it does not
+    /// hold.
     ///
-    /// The longest common prefix is kept; what goes beyond it is cut back. If
-    /// a sliding layer's ring no longer holds what the cut needs, everything
-    /// is evaluated again. The last token is evaluated unless the session
-    /// stands just there already.
+    /// Keeps the longest common prefix with its own tokens and cuts off the rest. If a
+    /// ring no longer holds what the cut needs, everything is evaluated again. The
+    /// last token is always evaluated, unless the session has these tokens and their
+    /// logits already.
     ///
     /// # Errors
-    /// No tokens, an unknown one, or more than the context holds: the session
-    /// is as it was. After a failed evaluation it is empty.
+    /// No tokens, an unknown one, or more than the context holds; the session is
+    /// unchanged then. An error of the evaluation leaves the session empty.
     pub fn sync(&mut self, tokens: &[Token]) -> Result<SyncReport, Error> {
         self.sync_until(tokens, &AtomicBool::new(false))
     }
 
-    /// [`Session::sync`] that stops early when the flag is raised, with what
-    /// was evaluated until then kept.
+    /// Runs [`Session::sync`], but stops early when the flag is raised and keeps what
+    /// was evaluated until then.
     ///
     /// # Errors
-    /// As [`Session::sync`]; [`Error::Cancelled`].
+    /// Those of [`Session::sync`]; [`Error::Cancelled`].
     pub fn sync_until(
         &mut self,
         tokens: &[Token],
@@ -146,23 +149,23 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// Cuts back to the longest common prefix with `tokens` that leaves one of
-    /// them to evaluate, or, if the cache no longer can, to nothing; how many
-    /// tokens are left.
+    /// Truncates to the longest common prefix with `tokens` that leaves at least one of
+    /// them to evaluate, and returns its length: 0 if the cache can no longer continue
+    /// from there.
     pub fn keep_prefix(&mut self, tokens: &[Token]) -> usize {
         let common = self.tokens.iter().zip(tokens);
         let common = common.take_while(|(a, b)| a == b).count();
         self.cut_back(common.min(tokens.len().saturating_sub(1)))
     }
 
-    /// Bytes held, those shared with clones included.
+    /// Returns the bytes held, including those shared with clones.
     pub fn bytes(&self) -> u64 {
         let rest = size_of_val(&self.logits[..]) + size_of_val(&self.tokens[..]);
         self.cache.bytes().saturating_add(rest as u64)
     }
 
-    /// Forgets the logits, not the past: the last token has to be evaluated
-    /// again for them.
+    /// Frees the logits and keeps the tokens. To have logits again, the last token
+    /// must be evaluated again.
     pub fn forget_logits(&mut self) {
         self.logits = Vec::new();
     }
@@ -170,18 +173,32 @@ impl<B: Backend> Session<B> {
     /// Evaluates one more token.
     ///
     /// # Errors
-    /// As [`Session::sync`].
+    /// Those of [`Session::sync`].
     pub fn push(&mut self, token: Token) -> Result<(), Error> {
         self.check_room(self.tokens.len() + 1)?;
         self.model.check_tokens(&[token], self.tokens.len())?;
         self.advance(&[token], self.tokens.len() + 1)
     }
 
-    /// Evaluates more tokens in one forward call and gives the logits after
-    /// each: `each(position, logits)`, ascending.
+    /// Evaluates one more token and chooses the one after it where the backend has the
+    /// logits. [`Session::logits`] has none afterwards. The chosen token is that of
+    /// [`Session::push`] followed by [`Sampler::sample`].
     ///
     /// # Errors
-    /// As [`Session::sync`].
+    /// Those of [`Session::push`] and [`Sampler::sample`]. If only the choice failed,
+    /// the token was evaluated.
+    pub fn push_and_choose(&mut self, token: Token, sampler: &mut Sampler) -> Result<Token, Error> {
+        self.check_room(self.tokens.len() + 1)?;
+        self.model.check_tokens(&[token], self.tokens.len())?;
+        let chosen = self.forward(&[token], Want::Last, Some(sampler), &mut |_, _| ())?;
+        chosen.ok_or(Error::NoLogits)
+    }
+
+    /// Evaluates more tokens in one forward call and calls `each(position, logits)`
+    /// with the logits after each of them, in order.
+    ///
+    /// # Errors
+    /// Those of [`Session::sync`].
     pub fn score(
         &mut self,
         tokens: &[Token],
@@ -189,10 +206,11 @@ impl<B: Backend> Session<B> {
     ) -> Result<(), Error> {
         self.check_room(self.tokens.len().saturating_add(tokens.len()))?;
         self.model.check_tokens(tokens, self.tokens.len())?;
-        self.forward(tokens, Want::All, each)
+        self.forward(tokens, Want::All, None, each)?;
+        Ok(())
     }
 
-    /// Forgets everything but the memory.
+    /// Removes all tokens. The memory is kept.
     pub fn clear(&mut self) {
         self.cache.clear();
         self.tokens.clear();
@@ -209,8 +227,9 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// Cuts back to the first `to` tokens if the cache still can, else to none;
-    /// how many are left. There are no logits until something is evaluated.
+    /// Truncates to `to` tokens and returns the new length: 0 if the cache can no longer
+    /// continue from position `to`. There are no logits afterwards, unless there was
+    /// nothing to cut.
     pub fn cut_back(&mut self, to: usize) -> usize {
         if to >= self.tokens.len() {
             return self.tokens.len();
@@ -224,39 +243,50 @@ impl<B: Backend> Session<B> {
         to
     }
 
-    /// Evaluates the next tokens on the way to `end` of them.
+    /// Evaluates the next tokens of a prompt of `end` tokens. Logits are computed for
+    /// the last token of the prompt only.
     fn advance(&mut self, tokens: &[Token], end: usize) -> Result<(), Error> {
         let last = self.tokens.len() + tokens.len() == end;
         let want = if last { Want::Last } else { Want::Nothing };
-        self.forward(tokens, want, &mut |_, _| ())
+        self.forward(tokens, want, None, &mut |_, _| ())?;
+        Ok(())
     }
 
     fn forward(
         &mut self,
         tokens: &[Token],
         want: Want,
+        sampler: Option<&mut Sampler>,
         each: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Token>, Error> {
         if tokens.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        // Stale from here on, whatever happens.
+        // They are stale from here on, also after an error.
         self.logits.clear();
         let (first, last) = (self.tokens.len(), tokens.len() - 1);
+        // The history of a choice includes the tokens of its pass.
+        self.tokens.extend_from_slice(tokens);
+        let mut step = Step {
+            cache: &mut self.cache,
+            tokens,
+            want,
+            choice: sampler.map(|sampler| Choice::new(sampler, &self.tokens, None)),
+        };
         let (logits, transformer) = (&mut self.logits, self.model.transformer());
-        let result = transformer.forward(&mut self.cache, tokens, want, &mut |i, row| {
+        let result = transformer.forward_step(&mut step, &mut |i, row| {
             if i == last {
                 logits.extend_from_slice(row);
             }
             each(first + i, row);
         });
         if let Err(e) = result {
-            // What a failed pass left in the cache is nobody's prefix.
+            // A failed pass may have left a part of the tokens in the cache.
             self.clear();
             return Err(e.into());
         }
-        self.tokens.extend_from_slice(tokens);
-        Ok(())
+        let chosen = step.choice.as_mut().and_then(Choice::take);
+        Ok(chosen.transpose()?)
     }
 }
 

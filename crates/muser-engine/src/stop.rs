@@ -1,50 +1,48 @@
-//! When a generation ends, and the search for stop strings in a stream.
+//! The end of a generation: its options and reasons, and the search for stop strings
+//! in a stream of text.
 
 use crate::{Error, Token};
 
-/// The longest stop string in bytes. What could be the beginning of one is
-/// held back from the stream.
+/// The longest stop string in bytes. It bounds the text that is held back because a
+/// stop string may begin there.
 pub const MAX_STOP_BYTES: usize = 1024;
 
-/// How a generation goes, and what ends it besides the model's
-/// end-of-generation tokens and a full context.
+/// The options of a generation: what ends it beside the model's end-of-generation
+/// tokens and a full context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GenerateOptions {
-    /// The most tokens to generate; `None` goes on until something else ends
-    /// it.
+    /// The most tokens to generate; `None` sets no limit.
     pub max_tokens: Option<usize>,
-    /// Texts that end the generation when they appear in it. They, and what
-    /// follows, are not part of the answer.
+    /// Texts that end the generation when they appear. The answer ends before them.
     pub stop: Vec<String>,
-    /// The token at which the header of an answer ends
-    /// ([`Model::header_end`](crate::Model::header_end)); what comes before it
-    /// is no text of the answer.
+    /// The token that ends the header of an answer
+    /// ([`Model::header_end`](crate::Model::header_end)). The text up to it is not part
+    /// of the answer.
     pub header_end: Option<Token>,
 }
 
 /// Why a generation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum StopReason {
-    /// The model said so, with this token.
+    /// The model chose this end-of-generation token.
     EndOfGeneration(Token),
     /// This stop string appeared.
     StopString(String),
-    /// [`GenerateOptions::max_tokens`] were generated.
+    /// [`GenerateOptions::max_tokens`] tokens were generated.
     MaxTokens,
-    /// The session has no position for another token.
+    /// The session has no position left for the next token.
     ContextFull {
-        /// Positions that the next token needed.
+        /// Number of positions that the next token needs.
         needed: usize,
-        /// Positions of the session.
+        /// Number of positions of the session.
         context: usize,
     },
-    /// The caller's flag was raised.
+    /// The cancel flag was raised.
     Cancelled,
 }
 
 impl StopReason {
-    /// The name in records: `end`, `stop`, `length`, `context`,
+    /// Returns the name in records: `end`, `stop`, `length`, `context`,
     /// `cancelled`.
     pub fn name(&self) -> &'static str {
         match self {
@@ -57,8 +55,8 @@ impl StopReason {
     }
 }
 
-/// Finds the first stop string in a text that comes in pieces, and lets
-/// through only what cannot be part of one.
+/// Finds the first stop string in a text that comes in pieces. Holds back the end of
+/// the text as long as a stop string may begin there.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     strings: Vec<String>,
@@ -66,7 +64,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// A matcher at the beginning of a text.
+    /// Makes a matcher at the beginning of a text.
     ///
     /// # Errors
     /// A string that is empty or longer than [`MAX_STOP_BYTES`].
@@ -86,9 +84,9 @@ impl StopMatcher {
         })
     }
 
-    /// Takes a piece; gives the text that is safe to show, and the stop string
-    /// that ended it, if one did: the one complete first, the longest of those.
-    /// Where the pieces are cut makes no difference.
+    /// Appends a piece. Returns the text that can be shown, and the stop string that
+    /// ended the text, if one did: the one that is complete first, and of those the
+    /// longest. The result does not depend on where the pieces are cut.
     pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         if self.strings.is_empty() {
             return (text.to_owned(), None);
@@ -110,12 +108,13 @@ impl StopMatcher {
         (std::mem::replace(&mut self.held, rest), None)
     }
 
-    /// What was held back: the text ended without a stop string.
+    /// Returns the text held back, at the end of a text without a stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Bytes at the end of what is held that a stop string could begin with.
+    /// Returns the number of bytes at the end of the held text with which a stop string
+    /// may begin.
     fn possible_start(&self) -> usize {
         let held = self.held.as_bytes();
         let longest = |s: &String| {

@@ -1,5 +1,5 @@
-//! The one way in which weights are taken: name, shape and format are checked
-//! against the spec's list before a backend sees a byte.
+//! Binds the tensors of a file to a backend. Their names, shapes and formats are
+//! checked against the list of the spec before the backend gets a byte.
 
 use crate::tensors::{Role, TensorSpec};
 use crate::transformer::NormWeights;
@@ -9,31 +9,31 @@ use muser_ops::{Backend, Weight};
 use muser_quant::DType;
 use std::collections::HashSet;
 
-/// A tensor of the model as it was taken.
+/// A tensor of a model, as the file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// Its name in the file.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub role: Role,
-    /// Its layer, if it is of one.
+    /// Its layer; `None` for the tensors of the whole model.
     pub layer: Option<usize>,
     /// The format of its values.
     pub dtype: DType,
-    /// Rows (outputs), those of all experts together; 1 for a vector.
+    /// Number of rows (outputs), of all experts together; 1 for a vector.
     pub rows: usize,
-    /// Columns (inputs), the row length.
+    /// Number of columns (inputs): the length of a row.
     pub cols: usize,
-    /// Bytes in the file, padding not counted.
+    /// Size in the file in bytes, without padding.
     pub bytes: u64,
 }
 
-/// The format in which the backends know a file's type; `None` if they do not.
+/// Returns the weight format of a type in a file; `None` if nothing decodes it.
 pub(crate) fn dtype(ty: GgmlType) -> Option<DType> {
     DType::from_ggml_type(ty.id())
 }
 
-/// Binds the tensors of a file, which agree with its spec.
+/// Binds the tensors of a file whose directory agrees with the spec.
 pub(crate) struct Binder<'a, B> {
     pub(crate) gguf: &'a Gguf,
     pub(crate) spec: &'a Spec,
@@ -42,8 +42,8 @@ pub(crate) struct Binder<'a, B> {
 }
 
 impl<B: Backend> Binder<'_, B> {
-    /// The matrices of these roles, which read one input, bound as a set.
-    /// `layer` is `None` for the model's own.
+    /// Binds the matrices of these roles, which multiply the same input, as a
+    /// projection set. `layer` is `None` for tensors of the whole model.
     pub(crate) fn set(&self, roles: &[Role], layer: Option<usize>) -> Result<B::Set, ModelError> {
         let matrix = |&role: &Role| Ok(self.weight(role, layer)?.0.into());
         let matrices = roles.iter().map(matrix);
@@ -51,13 +51,13 @@ impl<B: Backend> Binder<'_, B> {
         Ok(self.backend.bind_set(matrices)?)
     }
 
-    /// The embedding table, bound.
+    /// Binds the embedding table.
     pub(crate) fn table(&self) -> Result<B::Table, ModelError> {
         let weight = self.weight(Role::Embedding, None)?.0;
         Ok(self.backend.bind_table(weight)?)
     }
 
-    /// The norm weights of this role, decoded and bound.
+    /// Decodes, checks and binds the norm weights of this role.
     pub(crate) fn norm(
         &self,
         role: Role,
@@ -97,7 +97,7 @@ impl<B: Backend> Binder<'_, B> {
 
     fn weight(&self, role: Role, layer: Option<usize>) -> Result<(Weight, &Tensor), ModelError> {
         let Some(tensor) = self.tensors.get(role, layer) else {
-            // The pass asks for what the spec has not.
+            // The pass needs a tensor that the spec does not list.
             let name = role.tensor_name(layer.unwrap_or(0));
             return Err(self.spec.not_computed("a pass without this tensor", name));
         };
@@ -107,7 +107,7 @@ impl<B: Backend> Binder<'_, B> {
         Ok((weight, tensor))
     }
 
-    /// Whether the weights of this role must be one constant.
+    /// Returns whether all weights of this role must be equal.
     fn is_constant(&self, role: Role, layer: Option<usize>) -> bool {
         let layer = layer.and_then(|i| self.spec.layers.get(i));
         let norm = layer.and_then(|l| l.attn.qk_norm);
@@ -115,20 +115,21 @@ impl<B: Backend> Binder<'_, B> {
     }
 }
 
-/// A model's tensors, the model's own first, then layer by layer.
+/// The tensors of a model: those of the whole model, then those of each layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Index {
     tensors: Vec<Tensor>,
-    /// Where each layer begins, and the end.
+    /// The index of the first tensor of each layer, then the number of tensors.
     starts: Vec<usize>,
 }
 
 impl Index {
-    /// Every tensor of the spec, from the file's directory alone.
+    /// Finds every tensor of the spec in the directory of the file. Reads no tensor
+    /// data.
     ///
     /// # Errors
-    /// One that is missing, of another shape, or of a format that does not
-    /// serve; one in the file that is not among them.
+    /// A tensor that is missing, or has another shape or an unsuitable format; a
+    /// tensor of the file that the spec does not list.
     pub(crate) fn new(gguf: &Gguf, spec: &Spec) -> Result<Self, ModelError> {
         let (mut tensors, mut starts) = (Vec::new(), Vec::new());
         for tensor in spec.tensors() {
@@ -138,16 +139,17 @@ impl Index {
             tensors.push(describe(gguf, tensor)?);
         }
         starts.push(tensors.len());
-        check_strangers(gguf, spec, &tensors)?;
+        check_unknown(gguf, spec, &tensors)?;
         Ok(Self { tensors, starts })
     }
 
-    /// All of them.
+    /// Returns all tensors.
     pub(crate) fn all(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// Those of a layer, or the model's own; none if there is no such layer.
+    /// Returns the tensors of a layer, or those of the whole model; none if there is
+    /// no such layer.
     pub(crate) fn part(&self, layer: Option<usize>) -> &[Tensor] {
         let start = |i: usize| self.starts.get(i).copied();
         let range = match layer {
@@ -157,13 +159,15 @@ impl Index {
         range.map_or(&[], |range| &self.tensors[range])
     }
 
-    /// The tensor of this role; `layer` is `None` for the model's own.
+    /// Returns the tensor of this role. `layer` is `None` for tensors of the whole
+    /// model.
     pub(crate) fn get(&self, role: Role, layer: Option<usize>) -> Option<&Tensor> {
         self.part(layer).iter().find(|t| t.role == role)
     }
 }
 
-/// What the directory says of a tensor, once it agrees with the spec.
+/// Looks up a tensor of the spec in the directory of the file and checks its shape
+/// and format.
 fn describe(gguf: &Gguf, tensor: TensorSpec) -> Result<Tensor, ModelError> {
     let TensorSpec {
         name,
@@ -208,11 +212,11 @@ fn describe(gguf: &Gguf, tensor: TensorSpec) -> Result<Tensor, ModelError> {
     })
 }
 
-/// Refuses a tensor of the file that is not among these.
-fn check_strangers(gguf: &Gguf, spec: &Spec, taken: &[Tensor]) -> Result<(), ModelError> {
+/// Refuses a file with a tensor that is not in `taken`.
+fn check_unknown(gguf: &Gguf, spec: &Spec, taken: &[Tensor]) -> Result<(), ModelError> {
     let taken: HashSet<&str> = taken.iter().map(|t| t.name.as_str()).collect();
-    let stranger = |t: &&TensorInfo| !taken.contains(t.name.as_str());
-    match gguf.tensors().iter().find(stranger) {
+    let unknown = |t: &&TensorInfo| !taken.contains(t.name.as_str());
+    match gguf.tensors().iter().find(unknown) {
         None => Ok(()),
         Some(info) => Err(ModelError::UnknownTensor {
             name: info.name.clone(),

@@ -1,15 +1,15 @@
-//! What a token costs: bytes of weights and of KV, floating-point operations,
-//! and the speed at which a given bandwidth delivers them.
+//! [`Budget`]: the bytes of weights and KV that a token reads, its floating-point
+//! operations, and the speed that a given memory bandwidth allows.
 //!
-//! A [`Budget`] is [`Transformer::forward`] over a backend that computes nothing:
-//! nobody has to tell it what a model does. It reads a file's header and norms
-//! alone. What it counts is compulsory traffic: each byte of a weight once a
-//! pass, each stored position that a pass sees once a layer, whatever caches and
-//! kernels make of it. Activations are left out: they stay in the caches.
+//! A budget runs [`Transformer::forward`] over a backend that computes nothing and
+//! counts the operations, so it needs no description of the model beside the
+//! pass itself. It reads only the header and the norms of a file. It counts
+//! compulsory traffic: each byte of a weight once for a pass, and each position
+//! that a pass attends to once for a layer, whatever the processor's caches save.
+//! Activations are not counted, because they stay in those caches.
 //!
-//! Operations are those of matrices and of attention (a multiplication and an
-//! addition each); norms, rotations and the like are below a thousandth of
-//! them.
+//! Operations are those of matrices and attention, two for a multiply-add. Norms,
+//! rotations and other elementwise work are below a thousandth of them.
 
 use crate::bind::{Index, Tensor};
 use crate::{ModelError, Role, Spec, Transformer, Want, cache};
@@ -20,29 +20,29 @@ use muser_ops::{Backend, Lane, Stage};
 use muser_quant::DType;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Groups of tensors that are read together, or for one purpose.
+/// A group of tensors that are read together or serve one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// One row of the embedding.
+    /// The embedding, of which a token reads one row.
     EmbeddingRow,
-    /// Q, K, V and gate: one set over one input.
+    /// Q, K, V and gate: one projection set.
     AttentionSet,
     /// The projection of attention's output.
     AttentionOutput,
-    /// The FFN's gate.
+    /// The gate projection of the FFN.
     FfnGate,
-    /// The FFN's up projection, one set with its gate.
+    /// The up projection of the FFN, in one set with the gate.
     FfnUp,
-    /// The FFN's down projection.
+    /// The down projection of the FFN.
     FfnDown,
     /// The projection to logits.
     Head,
-    /// Every vector, of which all but norm weights are refused so far.
+    /// All vectors. The forward pass has no other vectors than norm weights yet.
     Norms,
 }
 
 impl Class {
-    /// Every class, in the order of a forward pass; norms last.
+    /// All classes in the order of a forward pass, then the norms.
     pub const ALL: [Self; 8] = [
         Self::EmbeddingRow,
         Self::AttentionSet,
@@ -54,7 +54,7 @@ impl Class {
         Self::Norms,
     ];
 
-    /// The class of a tensor.
+    /// Returns the class of a tensor.
     pub fn of(role: Role) -> Self {
         match role {
             Role::Embedding => Self::EmbeddingRow,
@@ -94,12 +94,12 @@ impl Class {
         }
     }
 
-    /// Whether it is a projection of a layer.
+    /// Returns whether it is a class of projections in layers.
     pub fn is_layer_projection(self) -> bool {
         !matches!(self, Self::EmbeddingRow | Self::Head | Self::Norms)
     }
 
-    /// `attention_set`, `ffn_down`, …
+    /// Returns the name in records: `attention_set`, `ffn_down`, …
     pub fn name(self) -> &'static str {
         match self {
             Self::EmbeddingRow => "embedding_row",
@@ -114,62 +114,62 @@ impl Class {
     }
 }
 
-/// What one token reads of some tensors.
+/// The weights that one token reads of some tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
-    /// Weights; of the embedding those of one row.
+pub struct Traffic {
+    /// Number of weights; of the embedding, those of one row.
     pub weights: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     pub bytes: u64,
 }
 
-impl Part {
+impl Traffic {
     fn of<'a>(reads: impl Iterator<Item = &'a Read>) -> Self {
         reads.fold(Self::default(), |sum, read| Self {
-            weights: sum.weights.saturating_add(read.part.weights),
-            bytes: sum.bytes.saturating_add(read.part.bytes),
+            weights: sum.weights.saturating_add(read.traffic.weights),
+            bytes: sum.bytes.saturating_add(read.traffic.bytes),
         })
     }
 }
 
-/// One reading of a tensor, or of a vector of norm weights.
+/// One read of a tensor by an operation of the pass.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     class: Class,
     dtype: DType,
-    part: Part,
+    traffic: Traffic,
 }
 
 fn count(t: &Tensor) -> u64 {
     (t.rows as u64).saturating_mul(t.cols as u64)
 }
 
-/// What one forward pass moves and computes.
+/// The traffic and the operations of one forward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     /// Bytes of weights read.
     pub weight_bytes: u64,
-    /// Bytes of K and V read, those of the pass's own tokens included.
+    /// Bytes of K and V read, including those that the pass stored.
     pub kv_read: u64,
     /// Bytes of K and V stored.
     pub kv_written: u64,
-    /// Floating-point operations.
+    /// Floating-point operations, two for a multiply-add.
     pub flops: u64,
 }
 
 impl Pass {
-    /// Bytes read: weights and KV.
+    /// Returns the bytes read: weights and KV.
     pub fn bytes(&self) -> u64 {
         self.weight_bytes.saturating_add(self.kv_read)
     }
 
-    /// Operations a byte read.
+    /// Returns the arithmetic intensity: operations for each byte read.
     pub fn intensity(&self) -> f64 {
         self.flops as f64 / self.bytes() as f64
     }
 
-    /// Passes a second if reading is all that takes time; `bandwidth` in bytes
-    /// a second.
+    /// Returns the passes per second if only reading takes time, at a `bandwidth` in
+    /// bytes per second.
     pub fn roofline(&self, bandwidth: f64) -> f64 {
         bandwidth / self.bytes() as f64
     }
@@ -185,38 +185,38 @@ impl Pass {
     }
 }
 
-/// A model over a backend that computes nothing and records what it is asked.
+/// A model over a backend that computes nothing and records its operations.
 type Dry = Transformer<Profiled<Null>>;
 
-/// The tensors of a model as a cost: the forward pass itself, over a backend
-/// that computes nothing, counted.
+/// The cost of a model's forward pass in bytes and operations.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// One pass at a time: the record is the backend's.
+    /// Locked, because the record of the operations belongs to the backend: passes
+    /// go one at a time.
     dry: Arc<Mutex<Dry>>,
     spec: Arc<Spec>,
     tensors: Index,
-    /// What one token reads outside of layers.
+    /// The reads of one token outside of the layers.
     own: Arc<[Read]>,
-    /// And of each layer.
+    /// The reads of one token in each layer.
     layers: Arc<[Vec<Read>]>,
     micro_batch: usize,
 }
 
 impl Budget {
-    /// Of a file in the strict lane, from its header and its norms: no matrix
-    /// is read.
+    /// Makes the budget of a file in the strict lane. Reads the header and the norms,
+    /// but no matrix.
     ///
     /// # Errors
-    /// What [`Transformer::load`] refuses.
+    /// Those of [`Transformer::load`].
     pub fn of(gguf: &Gguf) -> Result<Self, ModelError> {
         Self::in_lane(gguf, Lane::Strict)
     }
 
-    /// Of a model that is loaded, in its lane.
+    /// Makes the budget of a loaded model, in its lane.
     ///
     /// # Errors
-    /// As [`Budget::of`]: none that the model itself has not passed.
+    /// Those of [`Budget::of`]; the model has passed the same checks.
     pub fn of_model<B: Backend>(model: &Transformer<B>) -> Result<Self, ModelError> {
         Self::in_lane(model.gguf(), model.lane())
     }
@@ -226,7 +226,7 @@ impl Budget {
         let dry = Dry::load(gguf, Arc::new(backend))?;
         let events = record(&dry, 0, 1, Want::Last)?;
         let mut own = Vec::new();
-        let mut layers = vec![Vec::new(); dry.config().layers.len()];
+        let mut layers = vec![Vec::new(); dry.spec().layers.len()];
         for event in &events {
             let reads = reads(&dry, event);
             match event.stage {
@@ -235,7 +235,7 @@ impl Budget {
             }
         }
         Ok(Self {
-            spec: Arc::clone(&dry.config),
+            spec: Arc::clone(&dry.spec),
             tensors: dry.index().clone(),
             own: own.into(),
             layers: layers.into(),
@@ -244,45 +244,47 @@ impl Budget {
         })
     }
 
-    /// What the model computes.
-    pub fn config(&self) -> &Spec {
+    /// Returns the description of the model.
+    pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Every tensor, the model's own first, then layer by layer.
+    /// Returns all tensors: those of the whole model, then those of each layer.
     pub fn tensors(&self) -> &[Tensor] {
         self.tensors.all()
     }
 
-    /// Parameters, norms and the whole embedding included.
+    /// Returns the number of parameters, norms and embedding included.
     pub fn parameters(&self) -> u64 {
         self.tensors().iter().map(count).sum()
     }
 
-    /// Weights that meet one token in a projection, the head included.
+    /// Returns the number of weights that multiply one token: those of all
+    /// projections, the head included.
     pub fn matmul_weights(&self) -> u64 {
         let met = |c: &Class| !matches!(c, Class::EmbeddingRow | Class::Norms);
         let classes = Class::ALL.into_iter().filter(met);
         classes.map(|c| self.class(c, None).weights).sum()
     }
 
-    /// All that one token reads of the weights.
-    pub fn token(&self) -> Part {
-        Part::of(self.reads(None))
+    /// Returns all weights that one token reads.
+    pub fn token(&self) -> Traffic {
+        Traffic::of(self.reads(None))
     }
 
-    /// What one token reads of a class; of one layer if `layer` is given.
-    pub fn class(&self, class: Class, layer: Option<usize>) -> Part {
-        Part::of(self.reads(layer).filter(|r| r.class == class))
+    /// Returns the weights of a class that one token reads, in one layer or, for
+    /// `None`, in the whole model.
+    pub fn class(&self, class: Class, layer: Option<usize>) -> Traffic {
+        Traffic::of(self.reads(layer).filter(|r| r.class == class))
     }
 
-    /// What one token reads of all tensors of a layer.
-    pub fn layer(&self, layer: usize) -> Part {
-        Part::of(self.reads(Some(layer)))
+    /// Returns the weights of a layer that one token reads.
+    pub fn layer(&self, layer: usize) -> Traffic {
+        Traffic::of(self.reads(Some(layer)))
     }
 
-    /// What one token reads of a layer, none if there is no such layer; without
-    /// a layer all.
+    /// Returns the reads of one token in a layer, none if there is no such layer; for
+    /// `None`, all reads.
     fn reads(&self, layer: Option<usize>) -> impl Iterator<Item = &Read> {
         let (own, layers) = match layer {
             None => (&self.own[..], &self.layers[..]),
@@ -291,14 +293,14 @@ impl Budget {
         own.iter().chain(layers.iter().flatten())
     }
 
-    /// What one token reads in each format, of those that occur.
-    pub fn by_dtype(&self) -> Vec<(DType, Part)> {
-        let part = |d| Part::of(self.reads(None).filter(|r| r.dtype == d));
-        let all = DType::ALL.into_iter().map(|dtype| (dtype, part(dtype)));
-        all.filter(|(_, part)| part.weights > 0).collect()
+    /// Returns the weights that one token reads in each format that occurs.
+    pub fn by_dtype(&self) -> Vec<(DType, Traffic)> {
+        let traffic = |d| Traffic::of(self.reads(None).filter(|r| r.dtype == d));
+        let all = DType::ALL.into_iter().map(|dtype| (dtype, traffic(dtype)));
+        all.filter(|(_, traffic)| traffic.weights > 0).collect()
     }
 
-    /// The formats of a class, of one layer or of all, each once.
+    /// Returns the formats that occur in a class, in one layer or, for `None`, in all.
     pub fn dtypes(&self, class: Class, layer: Option<usize>) -> Vec<DType> {
         let occurs = |dtype: &DType| {
             let mut reads = self.reads(layer);
@@ -307,8 +309,8 @@ impl Budget {
         DType::ALL.into_iter().filter(occurs).collect()
     }
 
-    /// Bytes of a layer's class if all of it were in this format; `None` where
-    /// its rows are no whole blocks.
+    /// Returns the bytes that a layer's tensors of a class would take in a format;
+    /// `None` if a row is not a whole number of blocks.
     pub fn class_as(&self, class: Class, layer: usize, dtype: DType) -> Option<u64> {
         let part = self.tensors.part(Some(layer)).iter();
         let mut of_it = part.filter(|t| Class::of(t.role) == class);
@@ -318,13 +320,13 @@ impl Budget {
         })
     }
 
-    /// Bytes of K and V of one position in all layers, in f16.
+    /// Returns the bytes of K and V of one position in all layers, in f16.
     pub fn position_bytes(&self) -> u64 {
         self.forward(0, 1, Want::Nothing).kv_written
     }
 
-    /// Bytes of K and V that a token sees at a depth of `positions`, its own
-    /// included: on a sliding layer no more than the window.
+    /// Returns the bytes of K and V that a token reads when `positions` are stored,
+    /// its own included. A sliding layer reads at most its window.
     pub fn kv_slot(&self, positions: usize) -> u64 {
         match positions {
             0 => 0,
@@ -332,50 +334,50 @@ impl Budget {
         }
     }
 
-    /// Bytes that this implementation's cache holds for `positions`: whole
-    /// chunks, and rings with room for a micro-batch.
+    /// Returns the bytes of the KV cache of one sequence with `positions` stored:
+    /// whole chunks, and rings with space for a micro-batch.
     pub fn kv_held(&self, positions: usize) -> u64 {
         cache::kv_bytes(&self.spec, positions, self.micro_batch, positions)
     }
 
-    /// What [`Transformer::forward`] does for `rows` tokens after `first`
-    /// stored ones.
+    /// Returns the cost of [`Transformer::forward`] for `rows` tokens after `first`
+    /// stored positions.
     ///
     /// # Panics
     /// If `first + rows` overflows.
     pub fn forward(&self, first: usize, rows: usize, want: Want) -> Pass {
-        // Nothing under the lock leaves the model half changed.
+        // A panic under the lock cannot leave the model half changed.
         let dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
         let events = record(&dry, first, rows, want);
-        // The first pass was taken when the budget was made, and none refuses
-        // what that one did not: zeros are finite and token 0 is there.
+        // Every pass passes the checks that the first one did, when the budget was
+        // made: its logits are zeros and its tokens are 0.
         Pass::of(&events.expect("a pass that computes nothing has no reason to fail"))
     }
 }
 
-/// What a pass over `rows` tokens after `first` stored ones asks for.
+/// Runs a pass over `rows` tokens after `first` stored positions and returns its
+/// operations.
 fn record(dry: &Dry, first: usize, rows: usize, want: Want) -> Result<Vec<Event>, ModelError> {
     let mut cache = dry.cache(first + rows);
     cache.pretend(first);
-    // What an earlier pass has left, should it have been cut short.
+    // Drops what an earlier pass left, if it was cut short.
     dry.backend().take();
     dry.forward(&mut cache, &vec![0; rows], want, &mut |_, _| {})?;
     Ok(dry.backend().take())
 }
 
-/// The tensors that an operation reads.
+/// Returns the reads of an operation.
 fn reads(dry: &Dry, event: &Event) -> Vec<Read> {
     if event.matrices.is_empty() {
         // Norm weights are F32 in memory.
         let bytes = event.counts.weight_bytes;
-        let part = Part {
-            weights: bytes / size_of::<f32>() as u64,
-            bytes,
-        };
         let norms = Read {
             class: Class::Norms,
             dtype: DType::F32,
-            part,
+            traffic: Traffic {
+                weights: bytes / size_of::<f32>() as u64,
+                bytes,
+            },
         };
         return (bytes > 0).then_some(norms).into_iter().collect();
     }
@@ -387,28 +389,26 @@ fn reads(dry: &Dry, event: &Event) -> Vec<Read> {
         let mut part = dry.index().part(layer).iter();
         part.find(|t| *t.name == **name)
     };
-    let read = |t: &Tensor| match event.op {
-        Op::Embed => Read {
-            class: Class::EmbeddingRow,
+    let read = |t: &Tensor| {
+        let row = Traffic {
+            weights: t.cols as u64,
+            bytes: event.counts.weight_bytes,
+        };
+        let whole = Traffic {
+            weights: count(t),
+            bytes: t.bytes,
+        };
+        let (class, traffic) = match (event.op == Op::Embed, layer) {
+            (true, _) => (Class::EmbeddingRow, row),
+            // A tied head has the role of the table.
+            (false, None) => (Class::Head, whole),
+            (false, Some(_)) => (Class::of(t.role), whole),
+        };
+        Read {
+            class,
             dtype: t.dtype,
-            part: Part {
-                weights: t.cols as u64,
-                bytes: event.counts.weight_bytes,
-            },
-        },
-        _ => Read {
-            // A tied head is the table.
-            class: if layer.is_none() {
-                Class::Head
-            } else {
-                Class::of(t.role)
-            },
-            dtype: t.dtype,
-            part: Part {
-                weights: count(t),
-                bytes: t.bytes,
-            },
-        },
+            traffic,
+        }
     };
     event.matrices.iter().filter_map(named).map(read).collect()
 }

@@ -1,14 +1,14 @@
-//! What the forward pass computes of a [`Spec`], and the refusal of the rest.
+//! Refuses what a [`Spec`] can describe and the forward pass does not compute.
 
 use crate::spec::{Attn, AttnBias, Factors, Ffn, Glu, LayerSpec, Pairs, Rope, Scaling, Spec};
 use crate::{ModelError, Role};
 
 impl Spec {
-    /// Refuses by name what the forward pass does not compute yet.
+    /// Checks that the forward pass computes everything that the spec describes.
     ///
     /// # Errors
-    /// [`ModelError::NotComputed`], with the knob and the key or tensor that
-    /// asks for it.
+    /// [`ModelError::NotComputed`], with the feature and the key or tensor that asks
+    /// for it.
     pub fn check_computed(&self) -> Result<(), ModelError> {
         let first = self.layers.first();
         let width = |l: &LayerSpec| (l.attn.width(), l.attn.kv_width(), l.ffn.width());
@@ -104,7 +104,7 @@ impl Spec {
         Err(self.not_computed(what, self.arch.to_owned()))
     }
 
-    /// A key with the architecture's prefix.
+    /// Returns a key with the prefix of the architecture.
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.arch)
     }

@@ -1,4 +1,4 @@
-//! A file's weights dequantised to F16, BF16 or F32.
+//! Converts the weights of a file to F16, BF16 or F32.
 
 use crate::bind::{Index, Tensor};
 use crate::synth::ggml_type;
@@ -10,23 +10,24 @@ use std::io::Write;
 
 const FILE_TYPE: &str = "general.file_type";
 
-/// Values decoded before they are handed on, or one row if that is longer.
+/// Number of values decoded at once; at least one row is.
 const CHUNK: usize = 1 << 18;
 
-/// Writes `gguf` with its matrices as `to` and its vectors (norms) as F32.
+/// Writes a copy of `gguf` whose matrices have the format `to` and whose vectors
+/// (norms) are F32.
 ///
-/// Metadata and the order of tensors stay; `general.file_type` says the new
-/// format. Rows are decoded and written as they come, so memory does not grow
-/// with the model. `progress` is told the bytes of tensor data written and to
-/// be written.
+/// Metadata and the order of tensors stay; `general.file_type` names the new
+/// format. Rows are decoded and written one group after the other, so memory does
+/// not grow with the model. Calls `progress(written, total)` with bytes of tensor
+/// data.
 ///
-/// K-quants decode exactly to F32; F16 and BF16 round to nearest, ties to even.
+/// Quantised formats decode exactly to F32; F16 and BF16 round to nearest, ties to
+/// even.
 ///
 /// # Errors
-/// A target other than those three; a file that is no model of a known
-/// architecture or lacks a tensor of its list, has another beside it, or one
-/// whose format nothing decodes; a value that is not finite in the target format (an F16 ends at 65504); the
-/// output fails.
+/// A target other than those three; an unknown architecture; a tensor that is
+/// missing, unknown, or of a format that nothing decodes; a value that is not finite
+/// in the target format (the largest F16 is 65504); a failure of the output.
 pub fn convert(
     gguf: &Gguf,
     to: DType,
@@ -40,7 +41,7 @@ pub fn convert(
     let index = Index::new(gguf, &spec)?;
     let by_name: HashMap<&str, &Tensor> =
         index.all().iter().map(|t| (t.name.as_str(), t)).collect();
-    // The list and the file have the same tensors: one is found for each.
+    // The list and the file have the same tensors, so none is filtered out.
     let in_order = gguf.tensors().iter();
     let in_order = in_order.filter_map(|info| Some((info, *by_name.get(info.name.as_str())?)));
     let target = |tensor: &Tensor| match tensor.role.is_vector() {
@@ -117,25 +118,22 @@ fn write<W: Write>(
     Ok(())
 }
 
-/// Appends the values as `to`; the index of the first that is not finite there.
+/// Appends the values in the format `to`. Returns the index of the first one that is
+/// not finite in it.
 fn encode(values: &[f32], to: DType, out: &mut Vec<u8>) -> Option<usize> {
     let mut bad = None;
     for (i, &v) in values.iter().enumerate() {
-        let finite = match to {
-            DType::F16 => {
-                let bits = f16::from_f32(v);
-                out.extend_from_slice(&bits.to_le_bytes());
-                bits & 0x7c00 != 0x7c00
-            }
-            DType::BF16 => {
-                let bits = bf16::from_f32(v);
-                out.extend_from_slice(&bits.to_le_bytes());
-                bits & 0x7f80 != 0x7f80
-            }
-            _ => {
-                out.extend_from_slice(&v.to_le_bytes());
-                v.is_finite()
-            }
+        let finite = if to == DType::F16 {
+            let bits = f16::from_f32(v);
+            out.extend_from_slice(&bits.to_le_bytes());
+            bits & 0x7c00 != 0x7c00
+        } else if to == DType::BF16 {
+            let bits = bf16::from_f32(v);
+            out.extend_from_slice(&bits.to_le_bytes());
+            bits & 0x7f80 != 0x7f80
+        } else {
+            out.extend_from_slice(&v.to_le_bytes());
+            v.is_finite()
         };
         if !finite && bad.is_none() {
             bad = Some(i);

@@ -1,38 +1,37 @@
-//! Why a model was refused or a forward pass stopped.
+//! [`ModelError`]: why a model was refused or a forward pass failed.
 
 use muser_quant::{DType, RowError};
 
 /// A refusal: the key, tensor or position, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ModelError {
-    /// The file, a key's type, or the output.
+    /// The file cannot be read, a key has the wrong type, or the output failed.
     #[error(transparent)]
     Gguf(#[from] muser_gguf::Error),
     /// The backend refused a weight or an operation.
     #[error(transparent)]
     Op(#[from] muser_ops::OpError),
-    /// A metadata value that the architecture has no meaning for.
+    /// A metadata value that the architecture does not allow.
     #[error("metadata key {key:?}: expected {expected}, found {found}")]
     Config {
         /// The key.
         key: String,
-        /// What the architecture asks for.
+        /// What the architecture allows.
         expected: String,
-        /// What the file says.
+        /// The value in the file.
         found: String,
     },
-    /// A knob that the architecture has and the forward pass does not compute.
+    /// A feature that the file asks for and the forward pass does not compute.
     #[error("{arch}: {what} ({because}): expected none, which this version does not compute")]
     NotComputed {
         /// The architecture.
         arch: &'static str,
-        /// The knob.
+        /// The feature.
         what: &'static str,
         /// The key or tensor that asks for it.
         because: String,
     },
-    /// A tensor that the configuration asks for is not there.
+    /// A tensor of the model is not in the file.
     #[error("tensor {name:?}: expected dimensions {expected:?}, found no such tensor")]
     MissingTensor {
         /// The tensor.
@@ -40,46 +39,46 @@ pub enum ModelError {
         /// Its dimensions, the row length first.
         expected: Vec<u64>,
     },
-    /// A tensor's shape disagrees with the configuration.
+    /// A tensor has another shape than the metadata ask for.
     #[error("tensor {name:?}: expected dimensions {expected:?}, found {found:?}")]
     TensorShape {
         /// The tensor.
         name: String,
-        /// Its dimensions by the configuration, the row length first.
+        /// Its dimensions by the metadata, the row length first.
         expected: Vec<u64>,
         /// Its dimensions in the file.
         found: Vec<u64>,
     },
-    /// A tensor's format is one that nothing here decodes.
+    /// A tensor has a format that nothing decodes or that is not allowed for it.
     #[error("tensor {name:?}: expected {expected}, found {found}")]
     TensorType {
         /// The tensor.
         name: String,
-        /// The formats that serve.
+        /// The formats that are allowed.
         expected: &'static str,
         /// Its format in the file.
         found: muser_gguf::GgmlType,
     },
-    /// Bytes that are not whole rows of the tensor's format.
+    /// The bytes of a tensor are not whole rows of its format.
     #[error("tensor {name:?}: {source}")]
     Rows {
         /// The tensor.
         name: String,
-        /// What was wrong.
+        /// The reason.
         source: RowError,
     },
-    /// A tensor that the forward pass has no use for. The model it belongs to
-    /// computes something else, so its numbers would be silently wrong.
+    /// A tensor that the forward pass does not use. Its model computes something
+    /// else, so its logits would be wrong without a sign.
     #[error("tensor {name:?}: expected no such tensor in a {arch} file of {layers} layers")]
     UnknownTensor {
         /// The tensor.
         name: String,
         /// The architecture.
         arch: &'static str,
-        /// Layers by the configuration.
+        /// Number of layers by the metadata.
         layers: usize,
     },
-    /// A QK norm that is a learned vector.
+    /// The weights of a QK norm differ and must be equal.
     #[error("tensor {name:?}: expected one constant, {first} at index 0, found {found} at {index}")]
     NotConstant {
         /// The tensor.
@@ -91,37 +90,37 @@ pub enum ModelError {
         /// The value at `index`.
         found: f32,
     },
-    /// A norm weight that is infinite or not a number.
+    /// A norm weight is infinite or a NaN.
     #[error("tensor {name:?}: expected finite values, found {found} at index {index}")]
     NonFiniteNorm {
         /// The tensor.
         name: String,
-        /// Where.
+        /// Its index in the tensor.
         index: usize,
         /// The value.
         found: f32,
     },
-    /// More tokens than the cache has room for.
+    /// More tokens than the cache can store.
     #[error("the context is full: {len} of {context} positions taken, {adding} more asked for")]
     ContextFull {
-        /// Positions stored.
+        /// Number of positions stored.
         len: usize,
-        /// Tokens given.
+        /// Number of tokens given.
         adding: usize,
-        /// Positions that the cache was made for.
+        /// Number of positions of the cache.
         context: usize,
     },
     /// A token id beyond the vocabulary.
     #[error("token {token} at index {index}: expected an id below {vocab}")]
     Token {
-        /// Where in the call's tokens.
+        /// Its index in the tokens of the call.
         index: usize,
         /// The id.
         token: u32,
-        /// The vocabulary.
+        /// Size of the vocabulary.
         vocab: usize,
     },
-    /// A logit that is infinite or not a number: an error, never a result.
+    /// A logit is infinite or a NaN.
     #[error("position {position}: expected finite logits, found {found} for token {token}")]
     NonFinite {
         /// The position in the sequence.
@@ -131,37 +130,37 @@ pub enum ModelError {
         /// The logit.
         found: f32,
     },
-    /// A forward pass that failed overwrote what the ring of a sliding layer
-    /// held before position `len`.
+    /// A failed forward pass overwrote the window before position `len` in the ring
+    /// of a sliding layer.
     #[error(
         "the cache no longer holds the window before position {len}: expected it cut back further or cleared"
     )]
     CacheLost {
-        /// Positions that the cache counts.
+        /// Number of positions in the cache.
         len: usize,
     },
-    /// A cache made by a model of another geometry.
+    /// A cache that another model made.
     #[error("cache: expected one made by this model, found another layout")]
     ForeignCache,
-    /// Buffers made by a model of another geometry.
+    /// A workspace that another model made.
     #[error("workspace: expected one made by this model, found another model's")]
     ForeignWorkspace,
-    /// A geometry that no file can have.
+    /// A size of a synthetic model that no file can have.
     #[error("geometry: {what}: expected {expected}, found {found}")]
     Geometry {
         /// The size.
         what: &'static str,
-        /// What it must be.
+        /// Its range.
         expected: String,
-        /// What it is.
+        /// Its value.
         found: String,
     },
-    /// A weight that the target format cannot hold.
+    /// A weight is not finite in the target format.
     #[error("tensor {name:?}, row {row}: expected values that are finite as {to}, found {found}")]
     NotRepresentable {
         /// The tensor.
         name: String,
-        /// The row, counted over all further dimensions.
+        /// Its row, counted over all further dimensions.
         row: u64,
         /// The value.
         found: f32,

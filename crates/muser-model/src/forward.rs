@@ -1,4 +1,4 @@
-//! The one forward pass, for any batch width.
+//! The forward pass: one for every architecture, batch width, backend and lane.
 //!
 //! ```text
 //! x = embed(token) [· scale] [rms]                   no weight on this norm
@@ -14,88 +14,65 @@
 //! logits = [soft_cap] (Whead (rms(x) · output_norm)) scale first, then cap
 //! ```
 //!
-//! What is in brackets is done where the model's [`Spec`](crate::Spec) has it,
-//! layer by layer; each norm has its own epsilon. What a spec can say and this
-//! pass does not do is refused before a weight is bound.
+//! The pass does what is in brackets where the [`Spec`](crate::Spec) asks for it,
+//! layer by layer. Each norm has its own epsilon. What a spec can describe and this
+//! pass does not compute is refused before a weight is bound.
 //!
-//! Rows of a batch never meet but in attention, which reads what is stored. So
-//! in the strict lane a row whose output nobody reads can be left out without
-//! moving a bit of the others: the last layer computes K and V for every row and
-//! the rest only for the rows whose logits are wanted. And rows of several
-//! sequences go through one pass together ([`Transformer::forward_many`]): the
-//! weights are read once for all of them, and each operation is one call for all
-//! of them. Which rows are whose, and at which positions, is in the backend's
-//! `Batch`, which is made before the pass and is all that varies between two
-//! passes of one shape.
+//! Only attention reads other rows than its own, and it reads them from the cache.
+//! So in the strict lane a row whose output is not read can be left out without
+//! moving a bit of the others: the last layer computes K and V for every row, and
+//! everything else only for the rows whose outputs are read. Rows of several
+//! sequences go through one pass ([`Transformer::forward_many`]): the weights are
+//! read once, and each operation is one call for all rows. The backend's `Batch`
+//! says which rows belong to which sequence, and at which positions. It is made
+//! before the pass and is all that varies between two passes of one shape.
 //!
-//! In the pinned lane the width of a batch is part of its arithmetic: rows
-//! are left out where llama.cpp leaves them out, before the last layer's FFN,
-//! and sequences go one by one.
+//! In the pinned lane the width of a batch is part of the arithmetic. There rows are
+//! left out where llama.cpp leaves them out, before the FFN of the last layer, and
+//! sequences go one after the other.
 
 use crate::cache::Buffers;
+use crate::micro_batch::{Kept, MicroBatch, Output, StepRows, head_slices, widest_slice};
 use crate::transformer::{Layer, NormWeights};
 use crate::{Cache, ModelError, Transformer, Workspace};
-use muser_ops::{Backend, OpError, Plan, Recording, Run, Stage, Subset};
+use muser_ops::{Backend, Choice, ChoiceError, OpError, Plan, Recording, Run, Stage, Subset};
 use std::sync::Arc;
 
-/// The slices of the head over `keep` rows, of about `head_rows` each: (first
-/// row, rows). A short end goes with the slice before it, so that no slice is
-/// narrow where the whole is not; with that, and slices that are multiples of
-/// four, a slice takes the routes of the whole in the pinned lane.
-pub(crate) fn head_slices(keep: usize, head_rows: usize) -> impl Iterator<Item = (usize, usize)> {
-    let mut from = 0;
-    std::iter::from_fn(move || {
-        let left = keep - from;
-        let n = if left < head_rows + NARROW {
-            left
-        } else {
-            head_rows
-        };
-        let at = from;
-        from += n;
-        (n > 0).then_some((at, n))
-    })
-}
-
-/// Rows of a batch below which the pinned lane's routes are others.
-const NARROW: usize = 8;
-
-/// The most rows that [`head_slices`] gives at once.
-fn widest_slice(keep: usize, head_rows: usize) -> usize {
-    keep.min(head_rows + NARROW - 1)
-}
-
-/// Of which tokens a forward pass gives the logits.
+/// The outputs that a forward pass gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Of none: the tokens are only stored.
+    /// None: the tokens are only stored.
     Nothing,
-    /// Of the last one.
+    /// The logits after the last token.
     Last,
-    /// Of each.
+    /// The logits after each token.
     All,
-    /// Not logits but what the head reads, after the last norm: one value a
-    /// hidden dimension, of the last token.
+    /// The state after the last token: the input of the head, after the last norm,
+    /// of the width [`Spec::hidden`](crate::Spec::hidden). No logits are computed.
     State,
 }
 
-/// What one sequence gets of a pass over several.
+/// The tokens that a pass appends to one sequence, and the outputs wanted.
 pub struct Step<'a, B: Backend> {
-    /// The sequence.
+    /// The cache of the sequence.
     pub cache: &'a mut Cache<B>,
-    /// What is appended to it.
+    /// The tokens to append.
     pub tokens: &'a [u32],
-    /// Of which of them the logits are wanted.
+    /// The outputs wanted.
     pub want: Want,
+    /// Chooses the token after the last of `tokens` where the backend has the
+    /// logits. The sink does not get that row. A step that wants no logits
+    /// ([`Want::Nothing`], [`Want::State`]) makes no choice.
+    pub choice: Option<Choice<'a>>,
 }
 
 /// Why a pass over several sequences failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct BatchError {
-    /// The step that is the reason; `None` if it is none in particular.
+    /// The index of the step that caused it; `None` if no single one did.
     pub step: Option<usize>,
-    /// What is wrong.
+    /// The cause.
     pub source: ModelError,
 }
 
@@ -117,77 +94,22 @@ impl<E: Into<ModelError>> From<E> for BatchError {
     }
 }
 
-/// One sequence's rows in a micro-batch.
-#[derive(Clone, Copy)]
-struct Part {
-    /// Which step they are of.
-    step: usize,
-    /// How many of its tokens went before.
-    done: usize,
-    /// The position of the first row.
-    first: usize,
-    /// Whether the state is wanted and not the logits.
-    state: bool,
-    rows: usize,
-    /// Rows at the end whose output is read.
-    keep: usize,
-}
-
-/// The parts of a micro-batch, in the order of their rows.
-#[derive(Default)]
-struct Parts {
-    parts: Vec<Part>,
-    rows: usize,
-    keep: usize,
-}
-
-impl Parts {
-    fn push(&mut self, part: Part) {
-        self.rows += part.rows;
-        self.keep += part.keep;
-        self.parts.push(part);
-    }
-
-    /// The rows whose output is read, in order.
-    fn kept(&self) -> Vec<Kept> {
-        let of = |p: &Part| {
-            let p = *p;
-            (p.rows - p.keep..p.rows).map(move |r| Kept {
-                step: p.step,
-                index: p.done + r,
-                position: p.first + r,
-                state: p.state,
-            })
-        };
-        self.parts.iter().flat_map(of).collect()
-    }
-}
-
-/// A row that is kept: whose it is.
-struct Kept {
-    step: usize,
-    /// Its index among the step's tokens.
-    index: usize,
-    position: usize,
-    state: bool,
-}
-
 impl<B: Backend> Transformer<B> {
-    /// Appends `tokens` to the sequence and hands the logits wanted to `sink`,
-    /// in order: the index in `tokens`, and one value a token of the
-    /// vocabulary. No token is no work.
+    /// Appends `tokens` to the sequence and calls `sink(index, row)` for each output
+    /// wanted, in the order of the tokens: the index in `tokens` and the logits,
+    /// one for each token of the vocabulary. Does nothing without tokens.
     ///
     /// # Errors
-    /// Before any work: no room ([`ModelError::ContextFull`]), a token beyond
-    /// the vocabulary, another model's cache, or a cache that an earlier
-    /// failure left without its window ([`ModelError::CacheLost`]). During it:
-    /// a logit that is not finite, or the backend's refusal; `sink` may have
-    /// had the logits of earlier tokens by then.
+    /// Before any work: a full cache ([`ModelError::ContextFull`]), a token outside
+    /// the vocabulary, a cache of another model, or a cache that an earlier failure
+    /// left without its window ([`ModelError::CacheLost`]). During the pass: a logit
+    /// that is not finite, or an error of the backend; `sink` may have been called
+    /// for earlier tokens.
     ///
-    /// After an error the cache's length is what it was. If the failed call
-    /// was so long that a ring overwrote the window before that length,
-    /// `truncate(len())` says `false` and further calls are refused until the
-    /// cache is cut back or cleared.
+    /// An error leaves the length of the cache unchanged. If the failed call was so
+    /// long that a ring overwrote the window before that length, `truncate(len())`
+    /// returns `false` and further calls are refused until the cache is cut back
+    /// further or cleared.
     pub fn forward(
         &self,
         cache: &mut Cache<B>,
@@ -195,35 +117,51 @@ impl<B: Backend> Transformer<B> {
         want: Want,
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
-        let work = cache.work.take();
-        let mut work = work.unwrap_or_else(|| Box::new(self.workspace()));
-        let mut alone = [Step {
-            cache: &mut *cache,
+        let mut step = Step {
+            cache,
             tokens,
             want,
-        }];
-        let done = self.forward_many(&mut work, &mut alone, &mut |_, i, row| sink(i, row));
-        cache.work = Some(work);
+            choice: None,
+        };
+        self.forward_step(&mut step, sink)
+    }
+
+    /// Runs [`Transformer::forward`] on a step, which can choose the next token.
+    ///
+    /// # Errors
+    /// Those of [`Transformer::forward`]. A choice that fails for any other reason
+    /// than such a logit is an outcome of the choice and no error of the pass.
+    pub fn forward_step(
+        &self,
+        step: &mut Step<'_, B>,
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        let work = step.cache.work.take();
+        let mut work = work.unwrap_or_else(|| Box::new(self.workspace()));
+        let alone = std::slice::from_mut(step);
+        let done = self.forward_many(&mut work, alone, &mut |_, i, row| sink(i, row));
+        step.cache.work = Some(work);
         done.map_err(|e| e.source)
     }
 
-    /// [`Transformer::forward`] of several sequences in one pass, which reads
-    /// the weights once for all of them. `sink` is told the step, the index in
-    /// its tokens and the logits; the tokens of a step come in order.
+    /// Runs [`Transformer::forward`] on several sequences in one pass, which reads
+    /// the weights once. Calls `sink(step, index, row)`; the rows of a step come in
+    /// the order of its tokens.
     ///
-    /// Each sequence gets the bits that it would get alone. In the pinned lane,
-    /// where the width of a batch moves bits, sequences go one by one.
+    /// Each sequence gets the same bits as alone. In the pinned lane, where the width
+    /// of a batch moves bits, sequences go one after the other.
     ///
     /// # Errors
-    /// As [`Transformer::forward`], with the step that is the reason. No cache
-    /// has grown then: the other steps may be tried again without that one.
+    /// Those of [`Transformer::forward`], with the step that caused one. No cache has
+    /// grown then, and the other steps can be run again without that one. Outcomes
+    /// of their choices must be dropped.
     pub fn forward_many(
         &self,
         work: &mut Workspace<B>,
         steps: &mut [Step<'_, B>],
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), BatchError> {
-        if !Arc::ptr_eq(&work.config, &self.config) {
+        if !Arc::ptr_eq(&work.spec, &self.spec) {
             return Err(ModelError::ForeignWorkspace.into());
         }
         for (i, step) in steps.iter().enumerate() {
@@ -232,11 +170,11 @@ impl<B: Backend> Transformer<B> {
         }
         let mut done = vec![0; steps.len()];
         loop {
-            let parts = self.next_batch(steps, &mut done);
-            if parts.rows == 0 {
+            let micro = self.next_batch(steps, &mut done);
+            if micro.rows == 0 {
                 break;
             }
-            self.batch(work, steps, &parts, sink)?;
+            self.batch(work, steps, &micro, sink)?;
         }
         for step in steps {
             step.cache.len += step.tokens.len();
@@ -244,44 +182,50 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// The rows of the next micro-batch: what is left of each step, as long as
-    /// there is room.
-    fn next_batch(&self, steps: &[Step<'_, B>], done: &mut [usize]) -> Parts {
+    /// Returns the rows of the next micro-batch: the remaining tokens of each step, up
+    /// to the size of a micro-batch.
+    fn next_batch(&self, steps: &[Step<'_, B>], done: &mut [usize]) -> MicroBatch {
         let most = self.sizes.micro_batch;
-        let mut parts = Parts::default();
+        let mut micro = MicroBatch::default();
         for (i, (step, done)) in steps.iter().zip(done).enumerate() {
             let left = step.tokens.len() - *done;
-            let rows = left.min(most - parts.rows);
+            let rows = left.min(most - micro.rows);
             if rows == 0 {
                 continue;
             }
-            if self.lane.width_matters() && parts.rows > 0 {
+            if self.lane.width_matters() && micro.rows > 0 {
                 break;
             }
+            let ends = rows == left;
             let keep = match step.want {
                 Want::All => rows,
-                Want::Last | Want::State if rows == left => 1,
-                _ => 0,
+                Want::Last | Want::State => usize::from(ends),
+                Want::Nothing => 0,
             };
-            parts.push(Part {
+            let last = match (step.want, &step.choice) {
+                (Want::State, _) => Output::State,
+                (Want::All | Want::Last, Some(_)) if ends => Output::Choice,
+                (Want::All | Want::Last | Want::Nothing, _) => Output::Logits,
+            };
+            micro.push(StepRows {
                 step: i,
                 done: *done,
                 first: step.cache.len + *done,
-                state: step.want == Want::State,
                 rows,
                 keep,
+                last,
             });
             *done += rows;
         }
-        parts
+        micro
     }
 
-    /// Everything that can be refused before a position is stored.
+    /// Refuses a step for every reason that is known before the pass.
     fn admit(&self, cache: &Cache<B>, tokens: &[u32]) -> Result<(), ModelError> {
         if tokens.is_empty() {
             return Ok(());
         }
-        if !Arc::ptr_eq(&cache.config, &self.config) {
+        if !Arc::ptr_eq(&cache.spec, &self.spec) {
             return Err(ModelError::ForeignCache);
         }
         let (len, context) = (cache.len, cache.context);
@@ -292,7 +236,7 @@ impl<B: Backend> Transformer<B> {
                 context,
             });
         }
-        let vocab = self.config.vocab;
+        let vocab = self.spec.vocab;
         if let Some(index) = tokens.iter().position(|&t| t as usize >= vocab) {
             return Err(ModelError::Token {
                 index,
@@ -306,19 +250,21 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// One micro-batch: its plan, the pass over it, and what is read of it.
+    /// Runs one micro-batch: makes its plan, runs the pass, and reads or chooses.
     fn batch(
         &self,
         work: &mut Workspace<B>,
         steps: &mut [Step<'_, B>],
-        parts: &Parts,
+        micro: &MicroBatch,
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), BatchError> {
-        let (b, keep, head_rows) = (&*self.backend, parts.keep, self.sizes.head_rows);
-        let s = work.reserve(b, parts.rows, widest_slice(keep, head_rows))?;
-        let mut tokens = Vec::with_capacity(parts.rows);
+        let (b, keep, head_rows) = (&*self.backend, micro.keep, self.sizes.head_rows);
+        let s = work.reserve(b, micro.rows, widest_slice(keep, head_rows))?;
+        let mut tokens = Vec::with_capacity(micro.rows);
         let (mut runs, mut kv) = (Vec::new(), Vec::new());
-        let mut rest = parts.parts.iter().peekable();
+        // The choices of this micro-batch, in the order of their rows.
+        let mut choices = Vec::new();
+        let mut rest = micro.steps.iter().peekable();
         for (i, step) in steps.iter_mut().enumerate() {
             let Some(p) = rest.next_if(|p| p.step == i) else {
                 continue;
@@ -329,20 +275,25 @@ impl<B: Backend> Transformer<B> {
                 rows: p.rows,
                 keep: p.keep,
             });
+            if p.last == Output::Choice {
+                choices.extend(step.choice.as_mut());
+            }
             let cache = &mut *step.cache;
             cache.high = cache.high.max(p.first + p.rows);
             kv.push(&mut cache.kv);
         }
         let mut batch = b.batch(Plan::new(tokens, runs)?, kv)?;
 
-        let kept = parts.kept();
+        let kept = micro.kept();
         let slices: Vec<_> = head_slices(keep, head_rows).collect();
-        let logits = |kept: &[Kept]| kept.iter().any(|k| !k.state);
-        // A head of one slice belongs to the pass, so that a step of decoding is
-        // one recording.
+        let has = |kept: &[Kept], output| kept.iter().any(|k| k.output == output);
+        let logits = |kept: &[Kept]| kept.iter().any(|k| k.output != Output::State);
+        let mut choices = choices.into_iter();
+        // A head of one slice is part of the recorded pass, so that decoding a token
+        // is one recording.
         let name = Recording {
             buffers: s.id,
-            rows: parts.rows,
+            rows: micro.rows,
             keep,
             logits: slices.len() == 1 && logits(&kept),
         };
@@ -358,33 +309,36 @@ impl<B: Backend> Transformer<B> {
             if slices.len() > 1 {
                 self.head(s, from, n, logits(kept))?;
             }
-            if kept.iter().any(|k| k.state) {
-                give(kept, &b.read(&s.h, n)?, self.config.hidden, true, sink)?;
+            if has(kept, Output::State) {
+                let (rows, width) = (b.read(&s.h, n)?, self.spec.hidden);
+                give(kept, &rows, width, Output::State, sink)?;
             }
-            if logits(kept) {
-                give(kept, &b.read(&s.logits, n)?, self.config.vocab, false, sink)?;
+            if has(kept, Output::Logits) {
+                let (rows, width) = (b.read(&s.logits, n)?, self.spec.vocab);
+                give(kept, &rows, width, Output::Logits, sink)?;
             }
+            choose(b, &s.logits, kept, &mut choices)?;
         }
         Ok(())
     }
 
-    /// From the tokens to the residual stream after the last layer, of the rows
-    /// kept.
+    /// Computes the residual stream after the last layer, of the kept rows, from the
+    /// tokens of the batch.
     fn layers(&self, s: &mut Buffers<B>, batch: &mut B::Batch<'_>) -> Result<(), OpError> {
-        let (b, config) = (&*self.backend, &*self.config);
+        let (b, spec) = (&*self.backend, &*self.spec);
         let plan = b.plan(batch);
         let (rows, keep) = (plan.count(Subset::All), plan.count(Subset::Kept));
         b.mark(Stage::Embed);
-        let embedded = match config.embed.norm {
+        let embedded = match spec.embed.norm {
             Some(_) => &mut s.h,
             None => &mut s.x,
         };
         b.embed(batch, &self.embedding, embedded)?;
-        if let Some(scale) = config.embed.scale {
-            // Logits without a cap are the same operation: one product, rounded.
+        if let Some(scale) = spec.embed.scale {
+            // Without a cap this operation is one rounded product, what is needed here.
             b.soft_cap(rows, embedded, scale, None)?;
         }
-        if let Some(eps) = config.embed.norm {
+        if let Some(eps) = spec.embed.norm {
             b.rms_norm(rows, &s.h, None, eps, &mut s.x)?;
         }
         let last = self.layers.len() - 1;
@@ -405,8 +359,8 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Attention's half of a layer: K and V of all rows are stored, and what
-    /// becomes of the rows `attended` lies at the beginning of `x` afterwards.
+    /// Computes the attention half of a layer: stores K and V of all rows, and leaves
+    /// the residual stream of the rows `attended` in the first rows of `x`.
     fn attend(
         &self,
         layer: &Layer<B>,
@@ -421,7 +375,7 @@ impl<B: Backend> Transformer<B> {
             b.plan(batch).count(attended),
         );
         let set = &layer.attn_input;
-        // Matrices of the set that are read by query rows alone.
+        // Number of matrices of the set that only query rows need.
         let queries = if layer.gate { 2 } else { 1 };
 
         layer.attn_norm.apply(b, rows, &s.x, &mut s.h)?;
@@ -469,7 +423,7 @@ impl<B: Backend> Transformer<B> {
         self.add(keep, s, layer.post_attn_norm.as_ref())
     }
 
-    /// The FFN's half of a layer.
+    /// Computes the FFN half of a layer.
     fn feed(&self, layer: &Layer<B>, s: &mut Buffers<B>, rows: usize) -> Result<(), OpError> {
         let b = &*self.backend;
         layer.ffn_norm.apply(b, rows, &s.x, &mut s.h)?;
@@ -480,7 +434,7 @@ impl<B: Backend> Transformer<B> {
         self.add(rows, s, layer.post_ffn_norm.as_ref())
     }
 
-    /// Adds `h`, normed if the layer norms what it adds, to the residual stream.
+    /// Adds `h` to the residual stream, normed first where the layer has such a norm.
     fn add(
         &self,
         rows: usize,
@@ -494,10 +448,10 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// The last norm of `n` kept rows from the row `from` on, into `h`, and,
-    /// if they are wanted, their logits.
+    /// Computes the last norm of `n` kept rows, from row `from` on, into `h`, and their
+    /// logits if `logits` is set.
     fn head(&self, s: &mut Buffers<B>, from: usize, n: usize, logits: bool) -> Result<(), OpError> {
-        let (b, out) = (&*self.backend, &self.config.out);
+        let (b, out) = (&*self.backend, &self.spec.out);
         b.mark(Stage::Head);
         if from == 0 {
             self.output_norm.apply(b, n, &s.x, &mut s.h)?;
@@ -515,7 +469,7 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
-/// Q, the gate if there is one, K and V of all rows.
+/// Computes Q, the gate if there is one, K and V of all rows.
 fn project_set<B: Backend>(
     b: &B,
     rows: usize,
@@ -531,16 +485,16 @@ fn project_set<B: Backend>(
     }
 }
 
-/// Hands the rows that are states, or those that are not, to the sink.
+/// Gives the rows with this kind of output to the sink.
 fn give(
     kept: &[Kept],
     rows: &[f32],
     width: usize,
-    states: bool,
+    output: Output,
     sink: &mut dyn FnMut(usize, usize, &[f32]),
 ) -> Result<(), BatchError> {
     for (k, row) in kept.iter().zip(rows.chunks_exact(width)) {
-        if k.state == states {
+        if k.output == output {
             check_finite(k.position, row).map_err(BatchError::of(k.step))?;
             sink(k.step, k.index, row);
         }
@@ -548,8 +502,38 @@ fn give(
     Ok(())
 }
 
-/// Moves the rows kept to the front of `x`, by way of `room`. The two are not
-/// exchanged: a recorded pass finds each buffer where it was.
+/// Chooses a token from each kept row whose step wants one. `choices` gives the
+/// choices in the order of those rows.
+fn choose<'a, 'b: 'a, B: Backend>(
+    b: &B,
+    logits: &B::Buffer,
+    kept: &[Kept],
+    choices: &mut impl Iterator<Item = &'a mut Choice<'b>>,
+) -> Result<(), BatchError> {
+    let chosen = kept.iter().enumerate();
+    let chosen = chosen.filter(|(_, k)| k.output == Output::Choice);
+    let (kept, mut rows): (Vec<_>, Vec<_>) = chosen
+        .zip(choices)
+        .map(|((row, k), choice)| (k, (row, choice)))
+        .unzip();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    b.choose(logits, &mut rows)?;
+    for (k, (_, choice)) in kept.into_iter().zip(rows) {
+        if let Some(&Err(ChoiceError::Logit { token, found })) = choice.outcome() {
+            return Err(BatchError::of(k.step)(ModelError::NonFinite {
+                position: k.position,
+                token,
+                found,
+            }));
+        }
+    }
+    Ok(())
+}
+
+/// Moves the kept rows to the front of `x`, with `room` as scratch space. The two
+/// buffers are not swapped, because a recorded pass refers to them.
 fn gather<B: Backend>(
     b: &B,
     batch: &B::Batch<'_>,
@@ -560,9 +544,10 @@ fn gather<B: Backend>(
     b.copy_rows(b.plan(batch).count(Subset::Kept), room, 0, x, 0)
 }
 
-/// The first logit that is not finite, as an error.
+/// Refuses a row with a value that is not finite.
 fn check_finite(position: usize, row: &[f32]) -> Result<(), ModelError> {
-    // Without an early exit, and of operations that every x86-64 has in vectors.
+    // Tests every value without an early exit, with operations that every x86-64 has
+    // for vectors, so that the loop vectorises.
     const EXPONENT: u32 = 0x7f80_0000;
     let any = |any: bool, v: &f32| any | (v.to_bits() & EXPONENT == EXPONENT);
     if !row.iter().fold(false, any) {
@@ -575,29 +560,5 @@ fn check_finite(position: usize, row: &[f32]) -> Result<(), ModelError> {
             token,
             found: row[token],
         }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_cover_the_rows_and_none_is_narrow_where_the_whole_is_not() {
-        for keep in 0..600 {
-            let slices: Vec<_> = head_slices(keep, 64).collect();
-            let mut at = 0;
-            for (i, &(from, n)) in slices.iter().enumerate() {
-                assert_eq!(from, at);
-                assert!(
-                    n <= widest_slice(keep, 64) && n >= keep.min(NARROW),
-                    "{keep}: {n}"
-                );
-                // Whole groups of four columns but in the last slice.
-                assert!(i + 1 == slices.len() || n % 4 == 0);
-                at += n;
-            }
-            assert_eq!(at, keep);
-        }
     }
 }

@@ -1,13 +1,13 @@
-//! A model as data, checked weight binding, the one forward pass, the KV cache
-//! and the byte budget.
+//! Models: their description as data, checked binding of weights, the one forward
+//! pass, the KV cache and the byte budget.
 //!
-//! [`Spec`] is what a file says about itself, whatever its architecture;
-//! [`Transformer::load`] binds its tensors, each checked against that; [`Transformer::forward`] runs any number
-//! of tokens over a [`Cache`]. The arithmetic is the backend's: this crate says
-//! which operation reads what.
+//! [`Spec`] describes the model of a file, whatever its architecture.
+//! [`Transformer::load`] checks the tensors against it and binds them.
+//! [`Transformer::forward`] runs any number of tokens over a [`Cache`]. This crate
+//! decides which operations run on which values; a backend computes them.
 //!
-//! What cannot be computed faithfully is refused by name at load: a file whose
-//! tensors disagree with its configuration never gives a number.
+//! A file whose tensors or metadata ask for something that the pass does not
+//! compute is refused by name when it is loaded.
 //!
 //! ```
 //! use muser_gguf::Gguf;
@@ -27,7 +27,7 @@
 //!     assert_eq!(i, 2);
 //!     logits.extend_from_slice(row);
 //! })?;
-//! assert_eq!((cache.len(), logits.len()), (3, model.config().vocab));
+//! assert_eq!((cache.len(), logits.len()), (3, model.spec().vocab));
 //! # Ok::<(), muser_model::ModelError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -40,6 +40,7 @@ mod computed;
 pub mod convert;
 mod error;
 mod forward;
+mod micro_batch;
 pub mod spec;
 pub mod synth;
 mod tensors;

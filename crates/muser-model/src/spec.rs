@@ -1,72 +1,72 @@
-//! What a model computes, as data: [`Spec`], read from a file's metadata.
+//! [`Spec`]: what a model computes, as data read from a file's metadata.
 //!
-//! An architecture is a way to write a [`Spec`] (the module `arch`); the forward
-//! pass, the binding of weights, `synth`, `convert`, the budget and the check
-//! for tensors that nothing reads follow the spec and know no architecture.
-//! Each knob stands here, also those that the pass does not compute yet: these
-//! are refused by name ([`Spec::check_computed`]), never passed over.
+//! An architecture (the module `arch`) turns metadata into a [`Spec`]. The forward
+//! pass, the binding of weights, `synth`, `convert`, the budget and the check for
+//! unknown tensors follow the spec and know no architecture. A spec can describe
+//! more than the forward pass computes; [`Spec::check_computed`] refuses the rest
+//! by name.
 
 use crate::{ModelError, arch};
 use muser_gguf::Gguf;
 use muser_ops::{Attention, KvLayout, Lane, RopeSpec};
 
-/// Bounds that no size may exceed, far above any model: products of two stay
-/// within 64 bits, and the layers (some 250 bytes each) are the only
-/// allocation made before tensors confirm the sizes.
+/// Upper bounds of the sizes, far above any model. Products of two sizes fit in 64
+/// bits. The list of layers, some 250 bytes each, is the only allocation made
+/// before the file's tensors confirm the sizes.
 pub(crate) const MAX_LAYERS: u32 = 1 << 14;
 pub(crate) const MAX_HEADS: u32 = 1 << 14;
 pub(crate) const MAX_WIDTH: u32 = 1 << 24;
 pub(crate) const MAX_POSITIONS: u32 = 1 << 30;
 pub(crate) const MAX_EXPERTS: u32 = 1 << 12;
 
-/// A model: its sizes, and what each part of its forward pass does.
+/// Describes a model: its sizes, and what each part of its forward pass computes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     /// `general.name`, empty if the file has none.
     pub name: String,
-    /// The architecture, as `general.architecture` has it.
+    /// The architecture, the value of `general.architecture`.
     pub arch: &'static str,
-    /// Values of the residual stream.
+    /// Width of the residual stream.
     pub hidden: usize,
-    /// Token ids.
+    /// Size of the vocabulary; token ids are below it.
     pub vocab: usize,
-    /// Positions that the model was trained on.
+    /// Number of positions that the model was trained on.
     pub context: usize,
-    /// From a token to the residual stream.
+    /// How a token becomes the first residual stream.
     pub embed: Embed,
     /// The layers, first to last; at least one.
     pub layers: Vec<LayerSpec>,
     /// The rotary encodings that layers name by [`RopeId`].
     pub ropes: Vec<Rope>,
-    /// From the residual stream to logits.
+    /// How the last residual stream becomes logits.
     pub out: Out,
 }
 
-/// The beginning of the pass.
+/// The first operations of the pass: `x = rms(scale · row of the table)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embed {
-    /// Factor of the embedding row.
+    /// Factor of the embedding row; `None` is 1.
     pub scale: Option<f32>,
-    /// Epsilon of an RMS norm without weights over it.
+    /// Epsilon of an RMS norm without weights; `None` does not norm.
     pub norm: Option<f32>,
 }
 
-/// The end of the pass.
+/// The last operations of the pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Out {
-    /// The last norm.
+    /// The norm before the head.
     pub norm: Norm,
-    /// Whether the head is the embedding table.
+    /// Whether the head shares the embedding table.
     pub tied: bool,
     /// Whether the head has a bias (`output.bias`).
     pub bias: bool,
-    /// Factor of the logits, before the cap.
+    /// Factor of the logits, applied before the cap.
     pub scale: f32,
-    /// `cap · tanh(x / cap)` over the scaled logits.
+    /// Caps the scaled logits: `cap · tanh(x / cap)`.
     pub cap: Option<f32>,
 }
 
-/// One layer.
+/// Describes one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerSpec {
     /// Its attention.
@@ -77,53 +77,55 @@ pub struct LayerSpec {
     pub norms: Norms,
 }
 
-/// A weighted RMS norm.
+/// An RMS norm with weights, `x / sqrt(mean(x²) + eps) · w`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// The tensor's name without layer and `.weight`. Architectures share the
-    /// operation and not the name: the norm before the FFN is `ffn_norm` in
-    /// most and `post_attention_norm` in gpt-oss.
+    /// The name of its tensor, without layer and `.weight`. The name depends on the
+    /// architecture: the norm before the FFN is `ffn_norm` in most and
+    /// `post_attention_norm` in gpt-oss.
     pub tensor: &'static str,
     /// Its epsilon.
     pub eps: f32,
 }
 
-/// The norms of a layer: of each half's input, and of its output before it is
-/// added to the residual stream.
+/// The norms of a layer: of the input of attention and FFN, and of their outputs
+/// before these are added to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norms {
-    /// Before attention.
+    /// Norm of the input of attention.
     pub attn: Norm,
-    /// After attention.
+    /// Norm of the output of attention.
     pub post_attn: Option<Norm>,
-    /// Before the FFN.
+    /// Norm of the input of the FFN.
     pub ffn: Norm,
-    /// After the FFN.
+    /// Norm of the output of the FFN.
     pub post_ffn: Option<Norm>,
 }
 
-/// A rotary encoding by its index in [`Spec::ropes`].
+/// The index of a rotary encoding in [`Spec::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeId(pub usize);
 
-/// Attention of one layer.
+/// Describes the attention of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attn {
-    /// Query heads, a multiple of `kv_heads`.
+    /// Number of query heads, a multiple of `kv_heads`.
     pub heads: usize,
-    /// KV heads.
+    /// Number of KV heads.
     pub kv_heads: usize,
-    /// Values in a head of Q, K and V; even.
+    /// Width of a head of Q, K and V; even.
     pub head_dim: usize,
-    /// Factor of the scores.
+    /// Factor of the scores Q · K.
     pub scale: f32,
-    /// Positions that a query sees, its own included; `None` sees all.
+    /// Number of positions that a query attends to, its own included; `None` is
+    /// all.
     pub window: Option<usize>,
-    /// `cap · tanh(s / cap)` over the scaled scores, before the mask.
+    /// Caps the scaled scores before the mask: `cap · tanh(s / cap)`.
     pub cap: Option<f32>,
-    /// Whether a learned logit a head (`attn_sinks`) joins the softmax.
+    /// Whether each head has a learned logit (`attn_sinks`) that takes part in the
+    /// softmax and has no value.
     pub sinks: bool,
-    /// The encoding of Q and K; `None` leaves positions unencoded.
+    /// The rotary encoding of Q and K; `None` encodes no position.
     pub rope: Option<RopeId>,
     /// Norm of each head of Q and K, before the encoding.
     pub qk_norm: Option<QkNorm>,
@@ -131,23 +133,23 @@ pub struct Attn {
     pub bias: AttnBias,
     /// Whether Q, K and V are one matrix, `attn_qkv`.
     pub fused: bool,
-    /// Whether attention's output is multiplied by the sigmoid of a projection
-    /// of its input, `attn_gate`.
+    /// Whether the output is multiplied by the sigmoid of another projection of the
+    /// input, `attn_gate`.
     pub gate: bool,
 }
 
-/// Norms of each head of Q and K.
+/// The norms of each head of Q and K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNorm {
     /// Their epsilon.
     pub eps: f32,
-    /// Whether the weights must be one constant. A model that folds its query
-    /// scale into them learns nothing there, and one whose weights vary is
-    /// another variant, whose further differences nobody has checked.
+    /// Whether all weights of a norm must be equal. Muse Glimmer folds its query
+    /// scale into them. A file whose weights vary is another variant of the model,
+    /// which may differ in ways that are not checked.
     pub constant: bool,
 }
 
-/// Biases of attention's projections.
+/// Which projections of attention have a bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the projections")]
 pub struct AttnBias {
@@ -157,40 +159,40 @@ pub struct AttnBias {
     pub output: bool,
 }
 
-/// A feed-forward network.
+/// Describes the feed-forward network of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ffn {
     /// `Wdown glu(Wgate h, Wup h)`.
     Dense {
-        /// Values between the two projections.
+        /// Width between the projections.
         width: usize,
-        /// What joins gate and up.
+        /// The function that joins gate and up.
         glu: Glu,
         /// Which projections have a bias.
         bias: FfnBias,
         /// Whether gate and up are one matrix, `ffn_up`, the gate's rows first.
         fused: bool,
     },
-    /// A sum over the experts that a router chooses for each token.
+    /// A weighted sum over the experts that a router chooses for each token.
     Experts {
-        /// Experts in all.
+        /// Number of experts.
         count: usize,
-        /// Experts chosen for a token.
+        /// Number of experts chosen for a token.
         used: usize,
-        /// Values between an expert's two projections.
+        /// Width between the projections of an expert.
         width: usize,
-        /// What joins gate and up.
+        /// The function that joins gate and up.
         glu: Glu,
-        /// Width of an expert that every token takes.
+        /// Width of a further expert that every token takes; `None` has none.
         shared: Option<usize>,
-        /// How the router's values become weights.
+        /// How the outputs of the router become weights.
         gating: Gating,
         /// Whether router and experts have biases.
         bias: bool,
     },
 }
 
-/// Biases of a dense FFN's projections.
+/// Which projections of a dense FFN have a bias.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the projections")]
 pub struct FfnBias {
@@ -199,44 +201,45 @@ pub struct FfnBias {
     pub down: bool,
 }
 
-/// What joins gate and up, value by value.
+/// The function that joins gate `g` and up `u`, value by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Glu {
     /// `silu(g) · u`.
     Silu,
-    /// `gelu(g) · u`, GELU in its tanh form.
+    /// `gelu(g) · u`, with the tanh form of GELU.
     Gelu,
-    /// `g' / (1 + exp(-alpha g')) · (u' + 1)`, `g'` at most `limit` and `u'`
-    /// within ±`limit`.
+    /// `g' / (1 + exp(-alpha · g')) · (u' + 1)` with `g' = min(g, limit)` and `u'`
+    /// clamped to ±`limit`.
     Clamped {
         /// Factor in the exponent.
         alpha: f32,
-        /// Bound of both.
+        /// Bound of gate and up.
         limit: f32,
     },
 }
 
-/// How a router's values become the weights of the experts chosen.
+/// How the outputs of a router become the weights of the chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
-    /// Softmax over all, the largest chosen and divided by their sum.
+    /// Softmax over all experts; the largest are chosen and divided by their sum.
     SoftmaxThenTop,
-    /// The largest chosen, then softmax over these.
+    /// The largest are chosen, then softmax over these.
     TopThenSoftmax,
 }
 
-/// A rotary encoding.
+/// Describes a rotary encoding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Which values of a head form a pair.
     pub pairs: Pairs,
-    /// Values of a head that are rotated, from its beginning.
+    /// Number of values at the beginning of a head that are rotated.
     pub dims: usize,
-    /// Base of the angles.
+    /// Base of the angles: pair i of position p has the angle
+    /// `p · base^(-2i / dims)`.
     pub base: f32,
-    /// What is done to the angles.
+    /// How the angles are scaled.
     pub scaling: Scaling,
-    /// Tensors whose values divide the angles.
+    /// The tensors whose values divide the angles.
     pub factors: Factors,
 }
 
@@ -249,43 +252,44 @@ pub enum Pairs {
     Halves,
 }
 
-/// A change of a rotary encoding's angles.
+/// How the angles of a rotary encoding are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
-    /// None.
+    /// The angles stay as they are.
     Unscaled,
-    /// Every angle divided by `factor`.
+    /// Every angle is divided by `factor`.
     Linear {
-        /// Above 0.
+        /// Divisor of the angles, above 0.
         factor: f32,
-        /// The magnitude.
+        /// Factor of Q and K.
         attn_factor: f32,
     },
-    /// YaRN: high frequencies as they are, low ones divided by `factor`, a
-    /// ramp between, and a magnitude.
+    /// YaRN: high frequencies stay, low ones are divided by `factor`, with a ramp
+    /// between; Q and K are multiplied by a magnitude.
     Yarn {
-        /// Of the low frequencies.
+        /// Divisor of the low frequencies.
         factor: f32,
-        /// Positions that the model was trained on before it was extended.
+        /// Number of positions that the model was trained on before it was extended.
         original: usize,
         /// Factor of the magnitude.
         attn_factor: f32,
     },
-    /// LongRoPE: factors by the context that is opened, and a magnitude.
+    /// LongRoPE: one of two lists of factors, chosen by the size of the context; Q and
+    /// K are multiplied by a magnitude.
     Long {
-        /// Divides every angle, too.
+        /// A further divisor of every angle.
         factor: f32,
-        /// Contexts above this take the long factors.
+        /// Contexts of more positions take the long factors.
         original: usize,
-        /// The magnitude.
+        /// Factor of Q and K.
         attn_factor: f32,
     },
 }
 
-/// Tensors whose values divide a rotary encoding's angles.
+/// The tensors whose values divide the angles of a rotary encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
-    /// None.
+    /// No tensor.
     Absent,
     /// `rope_freqs.weight`.
     One,
@@ -294,15 +298,15 @@ pub enum Factors {
 }
 
 impl Norm {
-    /// The norm of this tensor with this epsilon.
+    /// Makes the norm of this tensor with this epsilon.
     pub(crate) fn new(tensor: &'static str, eps: f32) -> Self {
         Self { tensor, eps }
     }
 }
 
 impl Attn {
-    /// Attention over all positions, its scores divided by the square root of
-    /// the head's width, and nothing more.
+    /// Makes plain attention: over all positions, with scores divided by the square
+    /// root of the head's width, and without any of the options.
     pub(crate) fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         Self {
             heads,
@@ -320,19 +324,19 @@ impl Attn {
         }
     }
 
-    /// Width of Q, of the gate and of attention's output.
+    /// Returns the width of Q, of the gate and of the output.
     pub fn width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Width of K and of V.
+    /// Returns the width of K and of V.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 }
 
 impl Ffn {
-    /// A dense FFN without biases.
+    /// Makes a dense FFN without biases.
     pub(crate) fn dense(width: usize, glu: Glu) -> Self {
         Self::Dense {
             width,
@@ -342,7 +346,8 @@ impl Ffn {
         }
     }
 
-    /// Values between the projections.
+    /// Returns the width between the projections, of one expert where there are
+    /// several.
     pub fn width(&self) -> usize {
         match *self {
             Self::Dense { width, .. } | Self::Experts { width, .. } => width,
@@ -355,35 +360,35 @@ impl Spec {
     /// defaults for keys that are absent.
     ///
     /// # Errors
-    /// An architecture that is not in the table; a key that is missing, of the
-    /// wrong type, out of range, at odds with another, or unknown to the
-    /// architecture and not known to be harmless.
+    /// An unknown architecture; a key that is missing, of the wrong type, out of
+    /// range or in conflict with another; a key that the architecture neither reads
+    /// nor lists as harmless.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ModelError> {
         Self::in_lane(gguf, Lane::Strict)
     }
 
-    /// [`Spec::from_gguf`] with the defaults of a lane: in the pinned lane
-    /// those of llama.cpp, where they are not the architecture's.
+    /// Reads and checks the metadata of a file like [`Spec::from_gguf`], with the
+    /// defaults of a lane. The pinned lane has llama.cpp's.
     ///
     /// # Errors
-    /// As [`Spec::from_gguf`]; an architecture that the pinned lane does not
+    /// Those of [`Spec::from_gguf`]; an architecture that the pinned lane does not
     /// cover.
     pub fn in_lane(gguf: &Gguf, lane: Lane) -> Result<Self, ModelError> {
         arch::read(gguf.metadata(), &|name| gguf.tensor(name).is_some(), lane)
     }
 
-    /// The widest Q; layers that differ in width are refused by
-    /// [`Spec::check_computed`].
+    /// Returns the width of Q, the largest of all layers. The forward pass computes
+    /// layers of one width only ([`Spec::check_computed`]).
     pub fn attention_width(&self) -> usize {
         self.widest(|l| l.attn.width())
     }
 
-    /// The widest K.
+    /// Returns the width of K, the largest of all layers.
     pub fn kv_width(&self) -> usize {
         self.widest(|l| l.attn.kv_width())
     }
 
-    /// The widest FFN.
+    /// Returns the width of the FFN, the largest of all layers.
     pub fn ffn_width(&self) -> usize {
         self.widest(|l| l.ffn.width())
     }
@@ -392,18 +397,18 @@ impl Spec {
         self.layers.iter().map(width).max().unwrap_or(0)
     }
 
-    /// The window of a layer; `None` on one that sees all positions.
+    /// Returns the window of a layer; `None` if it attends to all positions.
     pub fn layer_window(&self, layer: usize) -> Option<usize> {
         self.layers.get(layer).and_then(|l| l.attn.window)
     }
 
-    /// The widest window; `None` if no layer has one.
+    /// Returns the largest window; `None` if no layer has one.
     pub fn window(&self) -> Option<usize> {
         self.layers.iter().filter_map(|l| l.attn.window).max()
     }
 
-    /// What a layer's cache holds for a sequence of `context` positions, stored
-    /// in micro-batches of at most `max_batch`.
+    /// Returns the layout of a layer's KV cache, for a sequence of `context`
+    /// positions that is stored in micro-batches of at most `max_batch` rows.
     ///
     /// # Panics
     /// If there is no such layer.

@@ -1,13 +1,13 @@
-//! The list of a model's tensors: [`Spec::tensors`].
+//! [`Spec::tensors`]: the one list of a model's tensors.
 //!
-//! Binding, `synth`, `convert`, `inspect`, the budget and the check for
-//! tensors that nothing reads all follow it. It has no optional entry: what a
-//! file may have or lack (a bias, a head of its own) is a knob of the [`Spec`],
-//! settled when that is read, so a tensor is either asked for or refused.
+//! Binding, `synth`, `convert`, `inspect`, the budget and the check for unknown
+//! tensors iterate it. It has no optional entry: what a file may have or lack (a
+//! bias, a head of its own) is a field of the [`Spec`], set when the metadata is
+//! read. So every tensor of a file is either in the list or refused.
 
 use crate::spec::{Factors, Ffn, LayerSpec, Norm, Spec};
 
-/// What a tensor is for.
+/// The purpose of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the tensor table")]
 pub enum Role {
@@ -54,21 +54,21 @@ pub enum Role {
     SharedDown,
 }
 
-/// How a tensor's values are used.
+/// How the values of a tensor are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Use {
-    /// Rows picked by token.
+    /// Rows are looked up by token.
     Table,
     /// A matrix that multiplies activations.
     Product,
-    /// Factors or terms, value by value; F32 in memory.
+    /// Its values are factors or terms, one for each channel; F32 in memory.
     Vector,
-    /// Divisors of a rotary encoding's angles.
+    /// Its values divide the angles of a rotary encoding.
     RopeFactors,
 }
 
 impl Use {
-    /// `table`, `product`, `vector` or `rope factors`.
+    /// Returns the name: `table`, `product`, `vector` or `rope factors`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Table => "table",
@@ -78,8 +78,8 @@ impl Use {
         }
     }
 
-    /// Whether its tensors may be quantised: a handful of values that are added
-    /// or multiplied in one by one is not.
+    /// Returns whether its tensors may be quantised: tables and matrices may, vectors
+    /// may not.
     pub fn may_be_quantised(self) -> bool {
         matches!(self, Self::Table | Self::Product)
     }
@@ -90,16 +90,17 @@ impl Use {
 pub struct TensorSpec {
     /// Its name in the file.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub role: Role,
-    /// Its layer, if it is of one.
+    /// Its layer; `None` for the tensors of the whole model.
     pub layer: Option<usize>,
-    /// Its dimensions, the row length first: one of a vector, `[in, out]` of a
-    /// matrix, `[in, out, experts]` of the matrices of all experts.
+    /// Its dimensions, the row length first: one for a vector, `[in, out]` for a
+    /// matrix, `[in, out, experts]` for the matrices of all experts.
     pub dims: Vec<usize>,
 }
 
-/// One row a role: its name without layer, and its use.
+/// One row for each role, in the order of [`Role`]: the name of its tensor without
+/// the layer, and its use.
 const TABLE: [(Role, &str, Use); 41] = {
     use Role::*;
     use Use::{Product, RopeFactors as Divisors, Table, Vector};
@@ -148,7 +149,7 @@ const TABLE: [(Role, &str, Use); 41] = {
     ]
 };
 
-/// Roles of the whole model; all others are of a layer.
+/// The roles of tensors of the whole model. All others belong to a layer.
 const OF_MODEL: [Role; 7] = [
     Role::Embedding,
     Role::OutputNorm,
@@ -165,19 +166,19 @@ impl Role {
         (name, usage)
     }
 
-    /// How its values are used.
+    /// Returns how the values are used.
     pub fn usage(self) -> Use {
         self.row().1
     }
 
-    /// The name without layer and what follows the point: `attn_q`, `output`, …
+    /// Returns the name without the layer and the suffix: `attn_q`, `output`, …
     pub fn class(self) -> &'static str {
         let name = self.row().0;
         name.split_once('.').map_or(name, |(class, _)| class)
     }
 
-    /// The usual name of the tensor in a file; `layer` counts for roles of a
-    /// layer.
+    /// Returns the usual name of the tensor in a file. Roles of the whole model
+    /// ignore `layer`.
     pub fn tensor_name(self, layer: usize) -> String {
         let name = self.row().0;
         match OF_MODEL.contains(&self) {
@@ -186,7 +187,7 @@ impl Role {
         }
     }
 
-    /// Whether it is a matrix of attention's half of a layer.
+    /// Returns whether it is a matrix of attention.
     pub fn is_attention_projection(self) -> bool {
         matches!(
             self,
@@ -194,13 +195,14 @@ impl Role {
         )
     }
 
-    /// Whether it is a vector.
+    /// Returns whether it is a vector or holds RoPE factors: what may not be
+    /// quantised.
     pub fn is_vector(self) -> bool {
         !self.usage().may_be_quantised()
     }
 }
 
-/// Tensors as they are listed.
+/// The list under construction.
 struct List {
     layer: Option<usize>,
     tensors: Vec<TensorSpec>,
@@ -222,7 +224,7 @@ impl List {
         }
     }
 
-    /// A norm under the name that the architecture has for it.
+    /// Adds a norm under its name in the architecture.
     fn norm(&mut self, role: Role, norm: &Norm, width: usize) {
         let name = match self.layer {
             Some(layer) => format!("blk.{layer}.{}.weight", norm.tensor),
@@ -238,8 +240,8 @@ impl List {
 }
 
 impl Spec {
-    /// Every tensor that the model must have, its own first, then layer by
-    /// layer.
+    /// Returns every tensor that the model must have: those of the whole model, then
+    /// those of each layer.
     pub fn tensors(&self) -> impl Iterator<Item = TensorSpec> + '_ {
         let layers = self.layers.iter().enumerate();
         let layers = layers.flat_map(|(i, layer)| self.of_layer(i, layer));

@@ -1,4 +1,4 @@
-//! A model whose weights are bound to a backend.
+//! [`Transformer`]: a model whose weights are bound to a backend.
 
 use crate::bind::{Binder, Index, Tensor};
 use crate::spec::{LayerSpec, Norm, RopeId};
@@ -7,38 +7,39 @@ use muser_gguf::Gguf;
 use muser_ops::{Attention, Backend, Lane, OpError, Sizes};
 use std::sync::Arc;
 
-/// The weights of one model, checked, on one backend.
+/// A model on one backend, its weights checked and bound.
 ///
-/// Immutable: any number of sessions share it, each with its own [`Cache`].
+/// It is immutable: any number of sequences share it, each with its own [`Cache`].
 pub struct Transformer<B: Backend> {
-    pub(crate) config: Arc<Spec>,
-    /// The backend's arithmetic.
+    pub(crate) spec: Arc<Spec>,
+    /// The lane of the backend.
     pub(crate) lane: Lane,
-    /// How the backend wants calls cut.
+    /// The sizes that the backend cuts calls into.
     pub(crate) sizes: Sizes,
     pub(crate) backend: Arc<B>,
     pub(crate) embedding: B::Table,
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) output_norm: NormWeights<B>,
     pub(crate) head: B::Set,
-    /// The rotary encodings that layers name.
+    /// The rotary encodings, which layers refer to by [`RopeId`].
     pub(crate) ropes: Vec<B::Rope>,
     tensors: Index,
-    /// The file, whose map the weights share.
+    /// The file. The weights share its map.
     gguf: Gguf,
 }
 
-/// One layer's parts, in the order of their use. What an architecture leaves
-/// out is `None`.
+/// The bound weights of one layer, in the order of their use; `None` where the
+/// architecture has none.
 pub(crate) struct Layer<B: Backend> {
     pub(crate) attn_norm: NormWeights<B>,
-    /// Q, the gate if there is one, K, V: what reads one row alone comes first.
+    /// Q, the gate if there is one, K and V. The matrices that only query rows need
+    /// come first.
     pub(crate) attn_input: B::Set,
-    /// Whether attention's output is gated.
+    /// Whether the output of attention is gated.
     pub(crate) gate: bool,
     pub(crate) q_norm: Option<NormWeights<B>>,
     pub(crate) k_norm: Option<NormWeights<B>>,
-    /// Which of the model's rotary encodings Q and K have.
+    /// The rotary encoding of Q and K.
     pub(crate) rope: Option<RopeId>,
     pub(crate) attention: Attention,
     pub(crate) output: B::Set,
@@ -50,7 +51,7 @@ pub(crate) struct Layer<B: Backend> {
     pub(crate) post_ffn_norm: Option<NormWeights<B>>,
 }
 
-/// An RMS norm, ready for use.
+/// A bound RMS norm.
 pub(crate) struct NormWeights<B: Backend> {
     pub(crate) weights: B::Vector,
     pub(crate) eps: f32,
@@ -98,15 +99,13 @@ impl<B: Backend> Layer<B> {
 }
 
 impl<B: Backend> Transformer<B> {
-    /// Binds the model of a file. Matrices are not copied where the backend
-    /// reads host memory: the file's map stays alive as long as they do.
+    /// Binds the model of a file. Where the backend reads host memory, matrices are
+    /// not copied and keep the file's map alive.
     ///
     /// # Errors
-    /// [`Spec::in_lane`]'s and [`Spec::check_computed`]'s; a tensor that is
-    /// missing, has another shape than the spec asks for or a format that
-    /// nothing decodes; QK norms that are not one constant where they must be;
-    /// norm weights that are not finite; a tensor that the forward pass does
-    /// not use.
+    /// Those of [`Spec::in_lane`], [`Spec::check_computed`] and the backend; a tensor
+    /// that is missing, unknown, or of another shape or an unsuitable format; norm
+    /// weights that are not finite, or that differ where they must be equal.
     pub fn load(gguf: &Gguf, backend: Arc<B>) -> Result<Self, ModelError> {
         let lane = backend.info().lane;
         let spec = Spec::in_lane(gguf, lane)?;
@@ -135,55 +134,55 @@ impl<B: Backend> Transformer<B> {
             head: bind.set(&[head], None)?,
             ropes: ropes.collect::<Result<_, OpError>>()?,
             gguf: gguf.clone(),
-            config: Arc::new(spec),
+            spec: Arc::new(spec),
             tensors,
             backend,
         })
     }
 
-    /// What the model computes.
-    pub fn config(&self) -> &Spec {
-        &self.config
+    /// Returns the description of the model.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
     }
 
-    /// The arithmetic that it is computed in.
+    /// Returns the lane that it is computed in.
     pub fn lane(&self) -> Lane {
         self.lane
     }
 
-    /// The backend.
+    /// Returns the backend.
     pub fn backend(&self) -> &Arc<B> {
         &self.backend
     }
 
-    /// Every tensor, the model's own first, then layer by layer.
+    /// Returns all tensors: those of the whole model, then those of each layer.
     pub fn tensors(&self) -> &[Tensor] {
         self.tensors.all()
     }
 
-    /// The tensors by layer.
+    /// Returns the tensors by layer.
     pub(crate) fn index(&self) -> &Index {
         &self.tensors
     }
 
-    /// The file.
+    /// Returns the file.
     pub(crate) fn gguf(&self) -> &Gguf {
         &self.gguf
     }
 
-    /// Bytes of all weights.
+    /// Returns the bytes of all weights.
     pub fn weights_bytes(&self) -> u64 {
         self.tensors().iter().map(|t| t.bytes).sum()
     }
 
-    /// Bytes of weights that one token reads: every matrix and norm, and one
-    /// row of the embedding; a table that is the head as well is read whole.
+    /// Returns the bytes of weights that one token reads: every matrix and norm, and
+    /// one row of the embedding. A table that is also the head is read whole.
     pub fn bytes_per_token(&self) -> u64 {
         let all = self.weights_bytes();
         let embedding = self.tensors.get(Role::Embedding, None);
         embedding.map_or(all, |t| {
             let row = t.bytes / t.rows as u64;
-            if self.config.out.tied {
+            if self.spec.out.tied {
                 all + row
             } else {
                 all - t.bytes + row
@@ -191,36 +190,36 @@ impl<B: Backend> Transformer<B> {
         })
     }
 
-    /// Parameters, norms and embedding included.
+    /// Returns the number of parameters, norms and embedding included.
     pub fn parameters(&self) -> u64 {
         let count = |t: &Tensor| t.rows as u64 * t.cols as u64;
         self.tensors().iter().map(count).sum()
     }
 
-    /// An empty cache for one sequence of up to `context` positions (at least
-    /// one). The model's own [`Spec::context`] does not bound it: going
-    /// beyond what it was trained on is the caller's decision.
+    /// Makes an empty cache for one sequence of up to `context` positions, at least
+    /// one. `context` may exceed [`Spec::context`], the positions that the model was
+    /// trained on.
     pub fn cache(&self, context: usize) -> Cache<B> {
         let max_batch = self.sizes.micro_batch;
-        Cache::new(&*self.backend, &self.config, context.max(1), max_batch)
+        Cache::new(&*self.backend, &self.spec, context.max(1), max_batch)
     }
 
-    /// Buffers for passes over several sequences at once
+    /// Makes the workspace of passes over several sequences
     /// ([`Transformer::forward_many`]).
     pub fn workspace(&self) -> Workspace<B> {
-        Workspace::new(&self.config)
+        Workspace::new(&self.spec)
     }
 
-    /// Bytes of KV that a cache of `context` positions holds when full.
+    /// Returns the bytes of KV that a full cache of `context` positions holds.
     pub fn cache_bytes(&self, context: usize) -> u64 {
-        crate::cache::kv_bytes(&self.config, context, self.sizes.micro_batch, context)
+        crate::cache::kv_bytes(&self.spec, context, self.sizes.micro_batch, context)
     }
 }
 
 impl<B: Backend> std::fmt::Debug for Transformer<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Transformer")
-            .field("config", &self.config)
+            .field("spec", &self.spec)
             .field("backend", &self.backend.info())
             .finish_non_exhaustive()
     }

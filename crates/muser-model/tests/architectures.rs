@@ -77,6 +77,7 @@ impl Case {
                     cache,
                     tokens: &self.ids[range(n)],
                     want: Want::All,
+                    choice: None,
                 })
                 .collect();
             let mut seen = 0;

@@ -45,7 +45,7 @@ fn compare<B: Backend>(model: &Transformer<B>, ids: &[u32], golden: &[u8]) -> (f
     let golden: Vec<Vec<f64>> = golden
         .as_chunks::<4>()
         .0
-        .chunks(model.config().vocab)
+        .chunks(model.spec().vocab)
         .map(|row| log_softmax(row.iter().map(|&b| f32::from_le_bytes(b))))
         .collect();
     assert_eq!(golden.len(), ids.len());

@@ -25,12 +25,12 @@ fn parts() -> Parts {
 }
 
 fn rope(parts: Parts) -> Rope {
-    parts.config().ropes[0]
+    parts.spec().ropes[0]
 }
 
 #[test]
 fn a_llama_is_data() {
-    let spec = parts().config();
+    let spec = parts().spec();
     assert_eq!((spec.arch, spec.layers.len()), ("llama", 2));
     assert_eq!((spec.hidden, spec.vocab, spec.context), (256, 256, 1024));
     assert_eq!((spec.embed.scale, spec.embed.norm), (None, None));
@@ -96,7 +96,7 @@ fn the_list_of_tensors_is_the_file() {
 fn absent_keys_have_the_format_s_defaults() {
     assert_eq!(rope(parts().unset("rope.freq_base")).base, 10_000.0);
     let heads = |parts: Parts| {
-        let attn = parts.config().layers[0].attn;
+        let attn = parts.spec().layers[0].attn;
         (attn.heads, attn.kv_heads, attn.head_dim)
     };
     let derived = parts()
@@ -197,7 +197,7 @@ fn what_is_not_computed_is_refused_by_name() {
     let experts = parts()
         .set("expert_count", 8u32)
         .set("expert_used_count", 2u32);
-    let spec = experts.config();
+    let spec = experts.spec();
     let Ffn::Experts {
         count,
         used,

@@ -34,13 +34,13 @@ fn base(spec: &Spec) -> f32 {
 
 #[test]
 fn the_sound_file_loads() {
-    let config = sound().config();
-    assert_eq!(sliding(&config), [true, false]);
+    let spec = sound().spec();
+    assert_eq!(sliding(&spec), [true, false]);
     assert_eq!(
-        (config.window(), config.context, config.vocab),
+        (spec.window(), spec.context, spec.vocab),
         (Some(16), 1024, 256)
     );
-    let [first, second] = &config.layers[..] else {
+    let [first, second] = &spec.layers[..] else {
         panic!("two layers");
     };
     let post = |norm: Option<Norm>| norm.unwrap().eps;
@@ -49,9 +49,9 @@ fn the_sound_file_loads() {
         assert_eq!((norms.attn.eps, norms.ffn.eps), (1e-5, 1e-5));
         assert_eq!((post(norms.post_attn), post(norms.post_ffn)), (1e-8, 1e-8));
     }
-    assert_eq!((config.embed.norm, config.out.norm.eps), (Some(1e-5), 1e-5));
-    assert_eq!((base(&config), config.out.cap), (500_000.0, Some(20.0)));
-    assert_eq!((config.attention_width(), config.kv_width()), (256, 64));
+    assert_eq!((spec.embed.norm, spec.out.norm.eps), (Some(1e-5), 1e-5));
+    assert_eq!((base(&spec), spec.out.cap), (500_000.0, Some(20.0)));
+    assert_eq!((spec.attention_width(), spec.kv_width()), (256, 64));
     assert_eq!(
         (first.attn.window, first.attn.rope),
         (Some(16), Some(RopeId(0)))
@@ -64,7 +64,7 @@ fn the_sound_file_loads() {
 #[test]
 fn both_dialects_of_the_pattern_are_read() {
     const KEY: &str = "attention.sliding_window_pattern";
-    let of = |parts: Parts| sliding(&parts.set("block_count", 9u32).config());
+    let of = |parts: Parts| sliding(&parts.set("block_count", 9u32).spec());
     let every = |n: usize| (0..9).map(|i| i % n != n - 1).collect::<Vec<_>>();
     assert_eq!(of(sound().set(KEY, 3u32)), every(3));
     assert_eq!(of(sound().set(KEY, 1u32)), [false; 9]);
@@ -88,27 +88,27 @@ fn both_dialects_of_the_pattern_are_read() {
 #[test]
 fn optional_keys_have_their_fallbacks() {
     let s = sound;
-    assert_eq!(base(&s().unset("rope.freq_base").config()), 500_000.0);
-    assert_eq!(base(&s().set("rope.freq_base", 1e4f32).config()), 1e4);
-    assert_eq!(base(&s().set("rope.freq_base_swa", 2e4f32).config()), 2e4);
-    assert_eq!(s().unset("final_logit_softcapping").config().out.cap, None);
+    assert_eq!(base(&s().unset("rope.freq_base").spec()), 500_000.0);
+    assert_eq!(base(&s().set("rope.freq_base", 1e4f32).spec()), 1e4);
+    assert_eq!(base(&s().set("rope.freq_base_swa", 2e4f32).spec()), 2e4);
+    assert_eq!(s().unset("final_logit_softcapping").spec().out.cap, None);
     // llama.cpp's own fallbacks are others.
     let pinned = |parts: Parts| {
         let lane = Lane::Pinned(Profile::LlamaCppAvx2);
-        let config = Spec::in_lane(&parts.gguf(), lane).unwrap();
-        (base(&config), config.out.cap)
+        let spec = Spec::in_lane(&parts.gguf(), lane).unwrap();
+        (base(&spec), spec.out.cap)
     };
     let neither = s().unset("rope.freq_base").unset("final_logit_softcapping");
     assert_eq!(pinned(neither), (10_000.0, Some(30.0)));
     assert_eq!(pinned(s()), (500_000.0, Some(20.0)));
-    let of_head = |parts: Parts| parts.config().layers[0].attn.head_dim;
+    let of_head = |parts: Parts| parts.spec().layers[0].attn.head_dim;
     assert_eq!(of_head(s().unset("rope.dimension_count")), 64);
     let tokens: Vec<String> = (0..256).map(|i| format!("t{i}")).collect();
     let listed = s().set("tokenizer.ggml.tokens", tokens);
-    assert_eq!(listed.unset("vocab_size").config().vocab, 256);
+    assert_eq!(listed.unset("vocab_size").spec().vocab, 256);
     s().set("rope.scaling.type", "linear")
         .set("rope.scaling.factor", 1.0f32)
-        .config();
+        .spec();
 }
 
 #[test]

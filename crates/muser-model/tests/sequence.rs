@@ -6,8 +6,9 @@ mod common;
 
 use common::{bits, oracle, synthetic, tokens};
 use muser_model::synth::{Geometry, Mix};
-use muser_model::{Cache, ModelError, Transformer, Want};
+use muser_model::{Cache, ModelError, Step, Transformer, Want};
 use muser_ops::oracle::Oracle;
+use muser_ops::{Choice, Sampler, SamplingParams};
 use muser_quant::DType;
 use std::sync::LazyLock;
 
@@ -290,6 +291,17 @@ fn a_logit_that_is_not_finite_is_an_error_and_the_cache_stays() {
         ),
         "{error}"
     );
+    assert_eq!(cache.len(), 20);
+    // No token is chosen from such a row either.
+    let mut sampler = Sampler::new(SamplingParams::default(), 8).unwrap();
+    let mut step = Step {
+        cache: &mut cache,
+        tokens: &a[20..24],
+        want: Want::Last,
+        choice: Some(Choice::new(&mut sampler, &a[..24], None)),
+    };
+    let chosen = model.forward_step(&mut step, &mut |_, _| panic!("no row is read"));
+    assert_eq!(chosen.unwrap_err().to_string(), error.to_string());
     assert_eq!(cache.len(), 20);
     run(&mut cache, &a[20..22], Want::Nothing).unwrap();
     assert_eq!(cache.len(), 22);

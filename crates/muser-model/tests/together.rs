@@ -52,6 +52,7 @@ fn pass<B: Backend>(
             cache,
             tokens,
             want,
+            choice: None,
         })
         .collect();
     let sink = &mut |step: usize, i: usize, row: &[f32]| {
@@ -134,7 +135,7 @@ fn together_is_alone_on_the_cpu() {
         };
         let cpu = Arc::new(Cpu::open(options).unwrap());
         let model = Transformer::load(&gguf, cpu).unwrap();
-        let vocab = model.config().vocab as u32;
+        let vocab = model.spec().vocab as u32;
         together_is_alone(&model, vocab, &[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
         together_is_alone(&model, vocab, &[130, 9, 1, 140]);
     }
@@ -167,7 +168,7 @@ fn a_clone_goes_its_own_way() {
     let gguf = Gguf::open(std::path::Path::new(NANO)).unwrap();
     let cpu = Arc::new(Cpu::open(CpuOptions::default()).unwrap());
     let model = Transformer::load(&gguf, cpu).unwrap();
-    let vocab = model.config().vocab as u32;
+    let vocab = model.spec().vocab as u32;
     // Longer than the window, so that rings have wrapped.
     let all = tokens(700, vocab);
     let (past, a, b) = (&all[..600], &all[600..650], &all[650..]);
@@ -195,6 +196,7 @@ fn a_refusal_names_the_step_and_leaves_all_as_they_were() {
         cache,
         tokens,
         want: Want::Last,
+        choice: None,
     };
     let mut steps = [step(a, &[1, 2][..]), step(b, &[1; 9][..])];
     let error = model

@@ -1,38 +1,38 @@
-//! The interface between the forward pass and whatever computes it.
+//! [`Backend`]: the operations that a forward pass calls, whatever computes them.
 
 use crate::{
-    Attention, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Subset, Weight,
+    Attention, Choice, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Subset, Weight,
 };
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What a backend is, for people and records.
+/// Describes a backend, for people and records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
-    /// `oracle`, `cpu`, …
+    /// Its name: `oracle`, `cpu`, …
     pub name: &'static str,
     /// The arithmetic it computes.
     pub lane: Lane,
     /// The instruction set or device level: `scalar`, `avx2`, `avx512`, …
     pub level: String,
-    /// Threads that share the work.
+    /// Number of threads that share the work.
     pub threads: usize,
 }
 
-/// How a backend wants long calls cut.
+/// The sizes of the pieces that long calls are cut into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Rows of one micro-batch: longer calls are cut into pieces of so many.
+    /// Most rows of a micro-batch.
     pub micro_batch: usize,
-    /// Rows of logits computed at once. A multiple of 4: with that, and with a
-    /// short end joined to the slice before it, a slice of the head takes the
-    /// pinned lane's routes of the whole.
+    /// Rows of logits computed at once, a multiple of 4. A last slice of a few
+    /// rows is joined to the slice before it. By these two rules a slice takes the
+    /// same kernels in the pinned lane as all rows at once would.
     pub head_rows: usize,
 }
 
 impl Sizes {
-    /// The lane's micro-batch, and heads of 64 rows: 52 MB of logits at a
-    /// vocabulary of 202,048.
+    /// The sizes of a lane: its micro-batch, and 64 rows of logits, which are
+    /// 52 MB at a vocabulary of 202,048.
     pub fn of(lane: Lane) -> Self {
         Self {
             micro_batch: lane.micro_batch(),
@@ -41,156 +41,203 @@ impl Sizes {
     }
 }
 
-/// A part of the forward pass, for whoever measures one.
+/// A part of the forward pass, for hooks that measure one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// The embedding and its norm.
+    /// The embedding, its scale and its norm.
     Embed,
-    /// Attention's half of a layer.
+    /// The first half of this layer: attention with its norms and projections.
     Attention(usize),
-    /// The FFN's half of a layer.
+    /// The second half of this layer: the FFN with its norms.
     Ffn(usize),
-    /// The last norm and the logits.
+    /// The last norm, the projection to logits and their cap.
     Head,
 }
 
-/// Names a recorded pass: of two passes with the same name, each operation and
-/// each buffer is the same, and so is each number of rows. What differs is in
-/// their batches.
+/// Names a recorded pass. Two passes with the same name call the same operations
+/// on the same buffers with the same numbers of rows; they differ only in their
+/// batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Recording {
-    /// The buffers that the pass works in, and so its model; no two sets of
-    /// buffers of a process ever have the same number.
+    /// Identifies the set of buffers that the pass works in, and by that the
+    /// model. The number is never reused within a process.
     pub buffers: u64,
-    /// Rows of the batch.
+    /// Number of rows of the batch.
     pub rows: usize,
-    /// Rows that are kept.
+    /// Number of rows that the batch keeps.
     pub keep: usize,
-    /// Whether the pass ends with logits.
+    /// Whether the pass computes logits.
     pub logits: bool,
 }
 
 /// The operations of a forward pass over buffers that the backend owns.
 ///
-/// A buffer is `[rows, width]` f32, row after row; row r is one position of
-/// the batch. An operation reads and writes the first `rows` rows of its
-/// buffers and leaves everything else alone. What each one computes is written
-/// in the module of its oracle; a backend equals the oracle bit for bit, or is
-/// wrong. (A NaN equals any NaN: its payload is nobody's contract.)
+/// A buffer is `[rows, width]` f32, row after row; row r holds the values of row
+/// r of the batch. An operation reads and writes the first `rows` rows of its
+/// buffers and nothing else. The module of each operation's oracle function
+/// defines its result. A backend equals the oracle bit for bit, or is wrong; only
+/// the payload of a NaN is undefined.
 ///
 /// # Order and waiting
 ///
-/// Operations take effect in the order of their calls, but a call need not wait
-/// for its result: a device enqueues. Only [`read`](Self::read) (and
-/// [`write`](Self::write), which may have to wait for room) waits, so an error
-/// that a device finds late surfaces there. What can be refused is refused
-/// early: formats and shapes when a weight is bound, memory and positions when
-/// [`batch`](Self::batch) is called, before any of the pass's work.
+/// Operations take effect in the order of their calls. A call may return before
+/// its work is done: a device enqueues it. [`read`](Self::read) and
+/// [`choose`](Self::choose) wait for the work before them and return the errors
+/// that a device found since the last wait; [`write`](Self::write) may wait for
+/// space. Everything that can be checked is refused earlier: formats and shapes
+/// when a weight is bound, memory and positions by [`batch`](Self::batch), before
+/// any work of the pass.
 ///
 /// # What varies
 ///
 /// Everything that differs between two passes of one shape is in the
-/// [`Plan`] of a [`Batch`](Self::Batch): tokens, positions, which rows are of
-/// which sequence, which are kept. So a pass over a batch can be recorded once
-/// and played again ([`record`](Self::record)).
+/// [`Plan`] of a [`Batch`](Self::Batch): the tokens, their positions, the
+/// sequence of each row, and the rows that are kept. So a pass can be recorded
+/// once and replayed on other batches ([`record`](Self::record)).
 ///
-/// Every method takes `&self`, so that sessions can share one backend; one
-/// that has shared state locks it.
+/// Every method takes `&self`, so that sessions can share one backend. A backend
+/// with state of its own locks it.
 pub trait Backend: Send + Sync + 'static {
-    /// Activations.
+    /// Activations, `[rows, width]` f32.
     type Buffer: Send;
-    /// Weight matrices that read one input, ready for use.
+    /// A projection set: bound weight matrices that multiply the same input.
     type Set: Send + Sync;
-    /// An embedding table.
+    /// A bound embedding table.
     type Table: Send + Sync;
-    /// A vector of factors (norm weights).
+    /// A bound vector of factors (norm weights).
     type Vector: Send + Sync;
-    /// A rotary encoding.
+    /// A bound rotary encoding.
     type Rope: Send + Sync;
-    /// K and V of one sequence, all layers. A clone is another sequence with
-    /// the same past: what is stored in one of them later does not show in the
-    /// other. It is meant to be cheap: a backend shares the pages until they
-    /// are written.
+    /// The cache of one sequence: K and V of all layers. A clone is another
+    /// sequence with the same past; later writes to one of them do not change the
+    /// other. Cloning should be cheap: a backend shares pages until one of their
+    /// owners writes.
     type Kv: Send + Clone;
-    /// A plan where the backend reads it, with the caches of its sequences,
-    /// which nobody else touches while it lives.
+    /// A plan in the backend's own form, with exclusive use of the caches of its
+    /// sequences.
     type Batch<'kv>;
 
-    /// What this backend is.
+    /// Describes the backend.
     fn info(&self) -> BackendInfo;
 
-    /// How it wants calls cut. In the pinned lane the cut decides bits, so there
-    /// it is the lane's own.
+    /// Returns the sizes that long calls are cut into. In the pinned lane the size
+    /// of a micro-batch moves bits, so there a backend keeps [`Sizes::of`].
     fn sizes(&self) -> Sizes {
         Sizes::of(self.info().lane)
     }
 
-    /// Told which part the operations from here on belong to. Nothing that is
-    /// computed depends on it; [`crate::profiler`] listens.
+    /// Says which part of the pass the operations from here on belong to. No result
+    /// depends on it; the profiler ([`crate::profiler`]) records it.
     fn mark(&self, stage: Stage) {
         let _ = stage;
     }
 
-    /// Takes the matrices of a projection set, or refuses one by its tensor's
-    /// name: a format, shape or bias that there is no kernel for, no memory.
-    /// Copies nothing where the device reads host memory.
-    fn bind_set(&self, set: Vec<Matrix>) -> Result<Self::Set, OpError>;
-
-    /// Takes an embedding table, or refuses it by name.
-    fn bind_table(&self, table: Weight) -> Result<Self::Table, OpError>;
-
-    /// Takes a vector of factors.
-    fn bind_vector(&self, values: Vec<f32>) -> Result<Self::Vector, OpError>;
-
-    /// Takes a rotary encoding. Its angles are computed here or when their
-    /// positions first occur, once for all passes and layers.
-    fn bind_rope(&self, rope: RopeSpec) -> Result<Self::Rope, OpError>;
-
-    /// The matrices of a set, in its order.
-    fn matrices(&self, set: &Self::Set) -> Vec<MatrixInfo>;
-
-    /// The table.
-    fn table(&self, table: &Self::Table) -> MatrixInfo;
-
-    /// Values of a vector.
-    fn vector_len(&self, vector: &Self::Vector) -> usize;
-
-    /// Values in a row of a buffer.
-    fn width(&self, buffer: &Self::Buffer) -> usize;
-
-    /// The plan of a batch.
-    fn plan<'a>(&self, batch: &'a Self::Batch<'_>) -> &'a Plan;
-
-    /// A buffer of zeros, if there is memory for it.
-    fn buffer(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
-
-    /// Overwrites the buffer from its beginning.
-    fn write(&self, buffer: &mut Self::Buffer, values: &[f32]) -> Result<(), OpError>;
-
-    /// The first `rows` rows of a buffer, once everything that was asked for
-    /// before is done: the one wait of a pass, and where an error that a device
-    /// found since the last one surfaces. Borrowed where the host can see them.
-    fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
-
-    /// The empty cache of one sequence: a layout for each layer, all of one
-    /// context. It takes no pages before a batch needs them.
-    fn kv(&self, layers: &[KvLayout]) -> Self::Kv;
-
-    /// Prepares a batch: all that a pass uploads, and room in each sequence's
-    /// cache for its rows. `kv` has one cache for each run of the plan.
+    /// Binds the matrices of a projection set. Copies nothing where the device
+    /// reads host memory.
     ///
     /// # Errors
-    /// Before any work: a position that a cache is not laid out for, or that
-    /// would leave a gap behind what is stored; no memory for the pages. The
-    /// caches hold what they held then.
+    /// A format, shape or bias without a kernel, by the tensor's name; no memory.
+    fn bind_set(&self, set: Vec<Matrix>) -> Result<Self::Set, OpError>;
+
+    /// Binds an embedding table.
+    ///
+    /// # Errors
+    /// Those of [`bind_set`](Self::bind_set).
+    fn bind_table(&self, table: Weight) -> Result<Self::Table, OpError>;
+
+    /// Binds a vector of factors.
+    ///
+    /// # Errors
+    /// No memory.
+    fn bind_vector(&self, values: Vec<f32>) -> Result<Self::Vector, OpError>;
+
+    /// Binds a rotary encoding. Its angles are computed once for all passes and
+    /// layers: here, or when their positions first occur.
+    ///
+    /// # Errors
+    /// An encoding that the backend does not compute; no memory.
+    fn bind_rope(&self, rope: RopeSpec) -> Result<Self::Rope, OpError>;
+
+    /// Describes the matrices of a set, in the order in which they were bound.
+    fn matrices(&self, set: &Self::Set) -> Vec<MatrixInfo>;
+
+    /// Describes an embedding table.
+    fn table(&self, table: &Self::Table) -> MatrixInfo;
+
+    /// Returns the number of values of a vector.
+    fn vector_len(&self, vector: &Self::Vector) -> usize;
+
+    /// Returns the width of a buffer: the number of values in a row.
+    fn width(&self, buffer: &Self::Buffer) -> usize;
+
+    /// Returns the plan of a batch.
+    fn plan<'a>(&self, batch: &'a Self::Batch<'_>) -> &'a Plan;
+
+    /// Allocates a buffer of zeros.
+    ///
+    /// # Errors
+    /// No memory.
+    fn buffer(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
+
+    /// Overwrites the first values of a buffer, `values.len()` of them.
+    ///
+    /// # Errors
+    /// More values than the buffer has.
+    fn write(&self, buffer: &mut Self::Buffer, values: &[f32]) -> Result<(), OpError>;
+
+    /// Waits for the operations before it and returns the first `rows` rows of a
+    /// buffer, borrowed where the host can see them.
+    ///
+    /// # Errors
+    /// Fewer rows in the buffer; an error that a device found since the last wait.
+    fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
+
+    /// Chooses tokens from rows of logits: for each pair (row, choice), stores the
+    /// outcome in the choice ([`crate::choose`]). Waits like
+    /// [`read`](Self::read).
+    ///
+    /// The default reads the logits and chooses on the host. A backend that chooses
+    /// elsewhere must store the same outcomes.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read). A row from which no token can be chosen is an
+    /// outcome and no error of the call: the other choices are made.
+    fn choose(
+        &self,
+        logits: &Self::Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        let rows = choices.iter().map(|(row, _)| row + 1).max();
+        let values = self.read(logits, rows.unwrap_or(0))?;
+        let width = self.width(logits);
+        for (row, choice) in choices {
+            choice.choose(&values[*row * width..][..width]);
+        }
+        Ok(())
+    }
+
+    /// Makes the empty cache of one sequence, from the layout of each layer; all
+    /// have the same context. It takes no pages before a batch needs them.
+    fn kv(&self, layers: &[KvLayout]) -> Self::Kv;
+
+    /// Prepares a batch: uploads the plan, and takes the pages that its rows need
+    /// in the cache of each sequence. `kv` has one cache for each run of the plan.
+    ///
+    /// # Errors
+    /// A position outside the layout of a cache, or one that would leave a gap
+    /// after the stored positions; no memory for the pages. The caches are unchanged
+    /// then.
     fn batch<'kv>(
         &self,
         plan: Plan,
         kv: Vec<&'kv mut Self::Kv>,
     ) -> Result<Self::Batch<'kv>, OpError>;
 
-    /// Does a pass over a batch. `pass` may be left out where one of this name
-    /// was recorded: then what was recorded runs, on this batch.
+    /// Runs a pass over a batch, by calling `pass`. Where a pass of this name was
+    /// recorded, a backend may replay the recording on this batch instead.
+    ///
+    /// # Errors
+    /// Those of the operations in the pass.
     fn record<'kv>(
         &self,
         name: Recording,
@@ -201,7 +248,8 @@ pub trait Backend: Send + Sync + 'static {
         pass(batch)
     }
 
-    /// Copies rows `from ..` of `src` to the rows `to ..` of `dst`.
+    /// Copies `rows` rows of `src`, from row `from` on, to `dst`, from row `to` on.
+    /// The two have the same width.
     fn copy_rows(
         &self,
         rows: usize,
@@ -211,8 +259,8 @@ pub trait Backend: Send + Sync + 'static {
         to: usize,
     ) -> Result<(), OpError>;
 
-    /// Copies the rows that the batch keeps, of `src` with all its rows, to the
-    /// beginning of `dst`.
+    /// Copies the rows that the batch keeps to the first rows of `dst`. `src` holds
+    /// all rows of the batch.
     fn gather(
         &self,
         batch: &Self::Batch<'_>,
@@ -220,7 +268,8 @@ pub trait Backend: Send + Sync + 'static {
         dst: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Embedding rows of the batch's tokens: [`crate::embed`].
+    /// Looks up the embedding row of each token of the batch: [`crate::embed`].
+    /// `out` is `[rows of the batch, hidden]`.
     fn embed(
         &self,
         batch: &Self::Batch<'_>,
@@ -228,8 +277,9 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// The matrices `which` of a projection set, one dispatch:
-    /// [`crate::project`].
+    /// Multiplies `rows` rows of `x` by the matrices `which` of a projection set,
+    /// in one call: [`crate::project`]. `out` has one buffer for each matrix, as
+    /// wide as the matrix has rows.
     fn project(
         &self,
         rows: usize,
@@ -239,7 +289,8 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut [&mut Self::Buffer],
     ) -> Result<(), OpError>;
 
-    /// RMS norm of each row: [`crate::norm`].
+    /// Norms each row by its root mean square, `out = rms(x) · weight`:
+    /// [`crate::norm`]. Without `weight` the factors are 1.
     fn rms_norm(
         &self,
         rows: usize,
@@ -249,7 +300,8 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// RMS norm of each head in place, a head as long as `weight`.
+    /// Norms each head of each row in place, like [`rms_norm`](Self::rms_norm). A
+    /// head has as many values as `weight`.
     fn head_norm(
         &self,
         rows: usize,
@@ -258,7 +310,7 @@ pub trait Backend: Send + Sync + 'static {
         eps: f32,
     ) -> Result<(), OpError>;
 
-    /// `x += norm(y)`: [`crate::norm::add_rms_norm`].
+    /// Adds a normed row, `x += rms(y) · weight`: [`crate::norm::add_rms_norm`].
     fn add_rms_norm(
         &self,
         rows: usize,
@@ -268,11 +320,11 @@ pub trait Backend: Send + Sync + 'static {
         eps: f32,
     ) -> Result<(), OpError>;
 
-    /// `x += y`: [`crate::elementwise::add`].
+    /// Adds rows, `x += y`: [`crate::elementwise::add`].
     fn add(&self, rows: usize, x: &mut Self::Buffer, y: &Self::Buffer) -> Result<(), OpError>;
 
-    /// Rotates each head of these rows of the batch in place, by its position:
-    /// [`crate::rope`](mod@crate::rope).
+    /// Rotates each head of the rows `subset` of the batch in place, by the row's
+    /// position: [`crate::rope`](mod@crate::rope). `x` holds the rows of the subset.
     fn rope(
         &self,
         batch: &Self::Batch<'_>,
@@ -281,11 +333,12 @@ pub trait Backend: Send + Sync + 'static {
         x: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Stores K and V of all the batch's rows in the caches' layer `layer`, as
-    /// f16, then computes attention of the rows `subset`, of which there may be
-    /// none: [`crate::attention`](mod@crate::attention).
+    /// Stores K and V of all rows of the batch as f16 in layer `layer` of the
+    /// caches, then computes attention for the rows `subset`, which may be none:
+    /// [`crate::attention`](mod@crate::attention).
     ///
-    /// `k` and `v` hold all rows; `q` and `out` hold the subset.
+    /// `k` and `v` hold all rows, `[rows, kv_heads · head_dim]`; `q` and `out` hold
+    /// the rows of the subset, `[rows, heads · head_dim]`.
     #[expect(clippy::too_many_arguments, reason = "attention reads three inputs")]
     fn attention(
         &self,
@@ -299,7 +352,7 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `x *= sigmoid(gate)`: [`crate::elementwise`].
+    /// Gates rows, `x *= sigmoid(gate)`: [`crate::elementwise`].
     fn sigmoid_gate(
         &self,
         rows: usize,
@@ -307,7 +360,8 @@ pub trait Backend: Send + Sync + 'static {
         gate: &Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// `gate = silu(gate) * up`: [`crate::elementwise`].
+    /// Joins the two projections of an FFN, `gate = silu(gate) · up`:
+    /// [`crate::elementwise`].
     fn silu_product(
         &self,
         rows: usize,
@@ -315,7 +369,8 @@ pub trait Backend: Send + Sync + 'static {
         up: &Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Scaled, soft-capped logits in place: [`crate::elementwise::soft_cap`].
+    /// Scales and caps rows in place, `x = cap · tanh(scale · x / cap)`, or
+    /// `x = scale · x` without a cap: [`crate::elementwise::soft_cap`].
     fn soft_cap(
         &self,
         rows: usize,

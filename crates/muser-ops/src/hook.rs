@@ -1,40 +1,41 @@
-//! [`Hooked`]: a backend with something between it and its caller.
+//! [`Hooked`]: a backend whose calls go through a [`Hook`].
 //!
-//! A [`Hook`] sees every operation as a [`Call`] before it runs. It may measure
-//! it ([`crate::profiler`]), change what goes in or what came out (the faults
-//! that the tests' own tests put in), or leave it out. The objects are those of
-//! the backend inside, so nothing is wrapped but the calls.
+//! The hook gets every operation as a [`Call`] before it runs. It may measure the
+//! operation ([`crate::profiler`]), change its operands or results (the defects
+//! that test the conformance suite), or leave it out. Buffers, weights and caches
+//! are those of the backend inside; only the calls are wrapped.
 
 use crate::profiler::Op;
 use crate::{
-    Attention, Backend, BackendInfo, KvLayout, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Sizes,
-    Stage, Subset, Weight,
+    Attention, Backend, BackendInfo, Choice, KvLayout, Matrix, MatrixInfo, OpError, Plan, RopeSpec,
+    Sizes, Stage, Subset, Weight,
 };
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What stands between a caller and a backend.
+/// Sees the calls of a [`Hooked`] backend and decides what becomes of them. Each
+/// method has a default that passes its call on, but for [`Hook::call`].
 pub trait Hook<B: Backend>: Send + Sync + 'static {
-    /// What the whole says it is.
+    /// Describes the hooked backend, from the description of the one inside.
     fn info(&self, inner: BackendInfo) -> BackendInfo {
         inner
     }
 
-    /// Told of [`Backend::mark`].
+    /// Is called before [`Backend::mark`] of the backend inside.
     fn mark(&self, stage: Stage) {
         let _ = stage;
     }
 
-    /// Told that the cache of a sequence is made.
+    /// Is called before [`Backend::kv`] of the backend inside.
     fn kv(&self, layers: &[KvLayout]) {
         let _ = layers;
     }
 
-    /// Does an operation: `call.run(backend)`, and whatever else.
+    /// Runs an operation. `call.run(backend)` passes it on.
     fn call(&self, backend: &B, call: Call<'_, '_, B>) -> Result<(), OpError>;
 
-    /// Does a read.
+    /// Runs [`Backend::read`].
     fn read<'a>(
         &self,
         backend: &B,
@@ -43,10 +44,20 @@ pub trait Hook<B: Backend>: Send + Sync + 'static {
     ) -> Result<Cow<'a, [f32]>, OpError> {
         backend.read(buffer, rows)
     }
+
+    /// Runs [`Backend::choose`].
+    fn choose(
+        &self,
+        backend: &B,
+        logits: &B::Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        backend.choose(logits, choices)
+    }
 }
 
-/// One operation with its operands: the methods of [`Backend`] that compute or
-/// move values, and their parameters.
+/// One operation with its operands: a method of [`Backend`] that computes or moves
+/// values in buffers, with its parameters.
 #[expect(missing_docs, reason = "the names are those of the methods")]
 pub enum Call<'a, 'kv, B: Backend> {
     Write {
@@ -137,7 +148,7 @@ pub enum Call<'a, 'kv, B: Backend> {
 }
 
 impl<B: Backend> Call<'_, '_, B> {
-    /// Which operation it is.
+    /// Returns the kind of operation.
     pub fn op(&self) -> Op {
         match self {
             Self::Write { .. } => Op::Write,
@@ -228,8 +239,8 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// Rows of its outputs that it writes, counted from the first; of
-    /// [`Call::Write`] none.
+    /// Returns the number of rows, counted from the first, up to which the
+    /// operation writes its outputs; 0 for [`Call::Write`], which has no rows.
     pub fn rows(&self, b: &B) -> usize {
         match self {
             Self::Write { .. } => 0,
@@ -249,7 +260,7 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// The buffers that it writes.
+    /// Returns the buffers that the operation writes.
     pub fn outputs(&mut self) -> Vec<&mut B::Buffer> {
         match self {
             Self::Project { out, .. } => out.iter_mut().map(|o| &mut **o).collect(),
@@ -269,7 +280,7 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// The buffers that it only reads.
+    /// Returns the buffers that the operation reads and does not write.
     pub fn inputs(&self) -> Vec<&B::Buffer> {
         match self {
             Self::CopyRows { src: x, .. }
@@ -290,19 +301,19 @@ impl<B: Backend> Call<'_, '_, B> {
     }
 }
 
-/// A backend behind a hook.
+/// A backend whose calls go through a hook.
 pub struct Hooked<B, H> {
     inner: Arc<B>,
     hook: H,
 }
 
 impl<B, H> Hooked<B, H> {
-    /// Puts the hook before this backend, which others may go on using.
+    /// Puts a hook in front of a backend. Other users of `inner` are not affected.
     pub fn over(inner: Arc<B>, hook: H) -> Self {
         Self { inner, hook }
     }
 
-    /// The hook.
+    /// Returns the hook.
     pub fn hook(&self) -> &H {
         &self.hook
     }
@@ -376,6 +387,14 @@ impl<B: Backend, H: Hook<B>> Backend for Hooked<B, H> {
 
     fn read<'a>(&self, buffer: &'a B::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError> {
         self.hook.read(&self.inner, buffer, rows)
+    }
+
+    fn choose(
+        &self,
+        logits: &B::Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        self.hook.choose(&self.inner, logits, choices)
     }
 
     fn kv(&self, layers: &[KvLayout]) -> B::Kv {

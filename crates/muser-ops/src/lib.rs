@@ -14,6 +14,7 @@
 
 pub mod attention;
 mod backend;
+pub mod choose;
 pub mod elementwise;
 pub mod embed;
 mod error;
@@ -33,6 +34,7 @@ mod weight;
 
 pub use attention::{Attention, KvLayout};
 pub use backend::{Backend, BackendInfo, Recording, Sizes, Stage};
+pub use choose::{Choice, ChoiceError, Sampler, SamplingParams};
 pub use error::OpError;
 pub use lane::{Lane, Profile, UnknownProfile};
 pub use plan::{Plan, Run, Span, Subset};

@@ -1,9 +1,8 @@
-//! The backend that computes nothing: what a pass would ask of another, without
-//! its work or its memory.
+//! [`Null`]: a backend that computes nothing and takes no memory.
 //!
-//! Everything that a backend refuses by its shape is accepted here, buffers
-//! have no values, and what is read are zeros. With a [`Hook`](crate::hook::Hook)
-//! around it, a forward pass over it tells which operations a model has.
+//! It accepts every operation and checks no shape. Its buffers hold no values;
+//! reading one returns zeros. With a [`Hook`](crate::hook::Hook) around it, a
+//! forward pass lists the operations of a model: the byte budget counts them.
 
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec,
@@ -12,14 +11,14 @@ use crate::{
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A backend without arithmetic.
+/// A backend that computes nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Null {
-    /// The lane whose passes it takes.
+    /// The lane that it reports; the forward pass depends on it.
     pub lane: Lane,
 }
 
-/// A width without values.
+/// A buffer: its width, and no values.
 #[derive(Clone, Copy, Debug)]
 pub struct Width(usize);
 

@@ -1,32 +1,33 @@
-//! What varies from pass to pass: the tokens of a batch, their positions, and
-//! the rows whose outputs somebody reads.
+//! [`Plan`]: what varies from pass to pass. The tokens of a batch, their
+//! positions and sequences, and the rows whose outputs are read.
 
 use crate::OpError;
 
-/// The rows of one sequence in a batch, at consecutive positions.
+/// The rows of one sequence in a batch. Their positions are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The position of the first row.
     pub first: usize,
-    /// How many rows there are.
+    /// Number of rows.
     pub rows: usize,
-    /// How many of them, counted from the last, have an output that is read.
+    /// Number of rows at the end whose outputs are read. The batch keeps these.
     pub keep: usize,
 }
 
-/// Which rows of a batch a buffer holds.
+/// The rows of a batch that a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subset {
-    /// All of them, sequence after sequence.
+    /// All rows, sequence after sequence.
     All,
-    /// The last `keep` rows of each sequence, sequence after sequence.
+    /// The rows that the batch keeps: the last `keep` of each sequence, sequence
+    /// after sequence.
     Kept,
 }
 
-/// One batch: its tokens and the sequences that they belong to.
+/// The tokens of a batch and the sequences that they belong to.
 ///
-/// The rows of a sequence follow each other, and run `i` is of the i-th
-/// sequence that [`Backend::batch`](crate::Backend::batch) is given.
+/// The rows of a sequence follow each other. Run `i` describes the sequence of
+/// the i-th cache that [`Backend::batch`](crate::Backend::batch) is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     tokens: Vec<u32>,
@@ -37,25 +38,25 @@ pub struct Plan {
     kept: Vec<usize>,
 }
 
-/// One sequence's rows within a buffer that holds a [`Subset`] of a batch.
+/// The rows of one sequence within a buffer that holds a [`Subset`] of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The sequence, by its number in the batch.
+    /// The index of the sequence in the batch.
     pub sequence: usize,
-    /// The buffer's row at which the sequence begins.
+    /// The row of the buffer at which the sequence begins.
     pub at: usize,
     /// The position of that row.
     pub first: usize,
-    /// Rows of the sequence in the buffer; may be 0.
+    /// Number of rows of the sequence in the buffer; may be 0.
     pub rows: usize,
 }
 
 impl Plan {
-    /// A plan of these tokens, a run for each sequence.
+    /// Makes the plan of these tokens, with a run for each sequence.
     ///
     /// # Errors
-    /// Runs that do not have one row a token, that keep more rows than they
-    /// have, or whose positions overflow.
+    /// The rows of all runs are not as many as the tokens; a run keeps more rows
+    /// than it has; its positions overflow.
     pub fn new(tokens: Vec<u32>, runs: Vec<Run>) -> Result<Self, OpError> {
         let mut positions = Vec::with_capacity(tokens.len());
         let mut kept = Vec::new();
@@ -84,27 +85,27 @@ impl Plan {
         })
     }
 
-    /// The token of each row.
+    /// Returns the token of each row.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The sequences' rows.
+    /// Returns the run of each sequence.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// The position of each row.
+    /// Returns the position of each row.
     pub fn positions(&self) -> &[usize] {
         &self.positions
     }
 
-    /// The rows that are kept, ascending.
+    /// Returns the indices of the rows that are kept, ascending.
     pub fn kept(&self) -> &[usize] {
         &self.kept
     }
 
-    /// Rows of a buffer that holds this subset.
+    /// Returns the number of rows of a buffer that holds this subset.
     pub fn count(&self, subset: Subset) -> usize {
         match subset {
             Subset::All => self.positions.len(),
@@ -112,7 +113,7 @@ impl Plan {
         }
     }
 
-    /// The position of a buffer's row.
+    /// Returns the position of a row of a buffer that holds this subset.
     ///
     /// # Panics
     /// If the subset has no such row.
@@ -123,7 +124,7 @@ impl Plan {
         }
     }
 
-    /// Where each sequence's rows are in a buffer that holds this subset.
+    /// Returns the rows of each sequence within a buffer that holds this subset.
     pub fn spans(&self, subset: Subset) -> impl Iterator<Item = Span> {
         let mut at = 0;
         self.runs.iter().enumerate().map(move |(sequence, run)| {

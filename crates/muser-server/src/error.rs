@@ -205,8 +205,20 @@ impl From<muser_engine::Error> for ApiError {
             | Engine::NoChatTemplate
             | Engine::EmptyPrompt
             | Engine::UnknownToken { .. } => Self::invalid(error.to_string()),
-            _ => Self::internal(error.to_string()),
+            Engine::Model(_)
+            | Engine::BadChatTemplate { .. }
+            | Engine::Part { .. }
+            | Engine::ContextFull { .. }
+            | Engine::NoLogits
+            | Engine::Cancelled
+            | Engine::NonFiniteLogit { .. } => Self::internal(error.to_string()),
         }
+    }
+}
+
+impl From<muser_engine::ChoiceError> for ApiError {
+    fn from(error: muser_engine::ChoiceError) -> Self {
+        muser_engine::Error::from(error).into()
     }
 }
 

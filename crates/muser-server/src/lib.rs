@@ -102,7 +102,7 @@ impl Server {
     /// certificate that cannot be used.
     pub fn start<B: Backend>(model: Arc<Model<B>>, options: Options) -> Result<Self, StartError> {
         options.check()?;
-        let most = model.config().context;
+        let most = model.spec().context;
         let context = options.limits.context;
         if !(2..=most).contains(&context) {
             return Err(StartError::Option {
@@ -125,7 +125,7 @@ impl Server {
             lane.version()
         );
         let codec = model.codec().clone();
-        let (vocab, hidden) = (model.config().vocab, model.config().hidden);
+        let (vocab, hidden) = (model.spec().vocab, model.spec().hidden);
         let (cut, cut_seen) = watch::channel(false);
         let (handle, work) = Handle::new(model, &options.limits, metrics.clone(), cut_seen.clone());
         let scheduler = Ending::start("scheduler", work).map_err(StartError::Thread)?;
@@ -261,14 +261,14 @@ impl std::fmt::Debug for Server {
 }
 
 fn facts<B: Backend>(model: &Model<B>) -> serde_json::Value {
-    let (config, transformer) = (model.config(), model.transformer());
+    let (spec, transformer) = (model.spec(), model.transformer());
     let tokenizer = model.tokenizer().ok();
     let ends = tokenizer.into_iter().flat_map(|t| t.eog().iter());
     json!({
-        "vocab": config.vocab,
-        "context": config.context,
-        "layers": config.layers.len(),
-        "hidden": config.hidden,
+        "vocab": spec.vocab,
+        "context": spec.context,
+        "layers": spec.layers.len(),
+        "hidden": spec.hidden,
         "parameters": transformer.parameters(),
         "bytes": transformer.weights_bytes(),
         "bytes_per_token": transformer.bytes_per_token(),

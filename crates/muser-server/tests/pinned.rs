@@ -35,7 +35,7 @@ fn alone(model: &Arc<Model<Cpu>>, prompt: &str) -> String {
         seed: 3,
         ..SamplingParams::default()
     };
-    let mut sampler = Sampler::new(params, model.config().vocab).unwrap();
+    let mut sampler = Sampler::new(params, model.spec().vocab).unwrap();
     let options = GenerateOptions {
         max_tokens: Some(20),
         ..GenerateOptions::default()

@@ -98,7 +98,8 @@ impl SamplingArgs {
             logit_bias,
             seed: self.seed.unwrap_or_else(somewhere),
         };
-        Ok(Sampler::new(params, vocab)?)
+        // The exit code is by the engine's error.
+        Ok(Sampler::new(params, vocab).map_err(muser_engine::Error::from)?)
     }
 }
 

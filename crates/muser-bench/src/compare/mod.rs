@@ -87,7 +87,7 @@ pub fn run(root: &Path, options: &Options) -> Result<(), String> {
         options,
         model: &model,
         gguf: &gguf,
-        positions: options.positions(budget.config().context)?,
+        positions: options.positions(budget.spec().context)?,
         budget: &budget,
     };
     let (machine, build) = (machine::facts(), machine::build(root));
@@ -130,19 +130,19 @@ struct Comparison<'a> {
 impl Comparison<'_> {
     /// Returns the facts of the model for a record.
     fn facts(&self) -> Value {
-        let config = self.budget.config();
+        let spec = self.budget.spec();
         let file = self.model.file_name();
         json!({
             "file": file.map(|f| f.to_string_lossy()),
-            "name": config.name,
+            "name": spec.name,
             "file_bytes": self.gguf.file_len(),
             "bytes_per_token": self.budget.token().bytes,
             "parameters": self.budget.parameters(),
-            "layers": config.layers.len(),
-            "hidden": config.hidden,
-            "ffn": config.ffn_width(),
-            "vocabulary": config.vocab,
-            "window": config.window(),
+            "layers": spec.layers.len(),
+            "hidden": spec.hidden,
+            "ffn": spec.ffn_width(),
+            "vocabulary": spec.vocab,
+            "window": spec.window(),
         })
     }
 
@@ -150,7 +150,7 @@ impl Comparison<'_> {
         let o = self.options;
         let level = crate::level(profile);
         let program = crate::reference::build(self.root, profile.name())?;
-        let tokens = side::tokens(self.positions, self.budget.config().vocab);
+        let tokens = side::tokens(self.positions, self.budget.spec().vocab);
         let limits = self.limits(level)?;
         let lane = Lane::Pinned(profile);
         let mut strict = Ours::new(self.gguf, level, Lane::Strict, &tokens);

@@ -80,7 +80,7 @@ impl Side for Ours {
             rig.go_to(tokens, depth)?;
         }
         let mut seconds = Vec::with_capacity(calls);
-        let mut last = Vec::with_capacity(rig.model.config().vocab);
+        let mut last = Vec::with_capacity(rig.model.spec().vocab);
         for call in 0..calls {
             let at = depth + call * width;
             last.clear();

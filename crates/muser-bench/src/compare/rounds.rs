@@ -211,7 +211,7 @@ impl Rounds<'_> {
     /// sliding layers, as long as window and micro-batch, wraps.
     fn comparable(&self, chain: &Chain) -> bool {
         let end = chain.depth + chain.width * chain.calls;
-        let window = self.budget.config().window();
+        let window = self.budget.spec().window();
         self.swa_full || window.is_none_or(|window| end <= window + 512)
     }
 

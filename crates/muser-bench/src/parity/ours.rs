@@ -176,7 +176,7 @@ impl<B: Backend> Opened<B> {
             return Err("no model".to_owned());
         };
         let mut cache = model.cache(run.ids.len());
-        let mut logits = Vec::with_capacity(run.ids.len() * model.config().vocab);
+        let mut logits = Vec::with_capacity(run.ids.len() * model.spec().vocab);
         let want = if run.last { Want::Last } else { Want::All };
         let mut at = 0;
         for &n in run.calls {

@@ -1,5 +1,5 @@
-//! Muse Glimmer: layers that slide with RoPE and full ones without any position
-//! encoding, gated attention, QK norms, norms around both halves.
+//! Muse Glimmer: sliding layers with RoPE and full layers without a position
+//! encoding, gated attention, QK norms, norms before and after attention and FFN.
 
 use super::{Arch, Keys, size};
 use crate::ModelError;
@@ -14,7 +14,7 @@ pub(super) const ARCH: Arch = Arch {
     name: "muse-glimmer",
     read,
     keys,
-    // Beside a scaling that is off; about training.
+    // The first is ignored where no scaling is set; the second is about training.
     harmless: &[
         "rope.scaling.original_context_length",
         "rope.scaling.finetuned",
@@ -23,13 +23,14 @@ pub(super) const ARCH: Arch = Arch {
     unused: &["tied"],
 };
 
-/// Epsilon of the norms after attention and FFN: a constant that no file carries.
+/// Epsilon of the norms after attention and FFN, a constant that no file states.
 const POST_NORM_EPS: f32 = 1e-8;
 
-/// Every fourth layer is full in a file without a pattern, as llama.cpp reads it.
+/// The period of a file without a pattern: every fourth layer is full, as in
+/// llama.cpp.
 const PERIOD: usize = 4;
 
-/// Keys that must give a head's width again where they are there.
+/// Keys that must equal the head width where they are present.
 const SAME_AS_HEAD: [&str; 5] = [
     "attention.value_length",
     "rope.dimension_count",
@@ -41,7 +42,7 @@ const SAME_AS_HEAD: [&str; 5] = [
 fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     let (base, cap) = match k.lane().profile() {
         None => (500_000.0, None),
-        Some(_) => (10_000.0, Some(30.0)), // llama.cpp's own
+        Some(_) => (10_000.0, Some(30.0)), // the defaults of llama.cpp
     };
     let layers = k.size("block_count", MAX_LAYERS)?;
     let layer = layer(k)?;
@@ -85,7 +86,7 @@ fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     })
 }
 
-/// A full layer.
+/// Reads a full layer.
 fn layer(k: &Keys<'_>) -> Result<LayerSpec, ModelError> {
     let heads = k.size("attention.head_count", MAX_HEADS)?;
     let kv_heads = k.size("attention.head_count_kv", MAX_HEADS)?;
@@ -113,8 +114,8 @@ fn layer(k: &Keys<'_>) -> Result<LayerSpec, ModelError> {
     })
 }
 
-/// The base of the sliding layers. Scaled RoPE is refused: the release has
-/// none, and what it would mean for the full layers is not known.
+/// Reads the RoPE base of the sliding layers. Refuses scaled RoPE: the release has
+/// none, and its meaning for the full layers is not known.
 fn rope_base(k: &Keys<'_>) -> Result<Option<f32>, ModelError> {
     const TYPE: &str = "rope.scaling.type";
     match k.opt_text(TYPE)? {

@@ -1,4 +1,4 @@
-//! Typed questions to a file's metadata, under an architecture's prefix.
+//! [`Keys`]: typed and checked reads of an architecture's keys in the metadata.
 
 use crate::spec::{AttnBias, FfnBias, MAX_HEADS, MAX_WIDTH};
 use crate::{ModelError, Role};
@@ -7,7 +7,7 @@ use muser_ops::Lane;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// The metadata of a file, the keys asked for so far, and the tensors it has.
+/// The metadata of a file, the keys read so far, and the tensors that the file has.
 pub(crate) struct Keys<'a> {
     metadata: &'a Metadata,
     has: &'a dyn Fn(&str) -> bool,
@@ -40,30 +40,30 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The lane, for defaults that depend on it.
+    /// Returns the lane, for defaults that depend on it.
     pub(super) fn lane(&self) -> Lane {
         self.lane
     }
 
-    /// Whether the file has this tensor.
+    /// Returns whether the file has this tensor.
     pub(super) fn has(&self, tensor: &str) -> bool {
         (self.has)(tensor)
     }
 
-    /// `general.name`, or nothing.
+    /// Returns `general.name`, empty if the file has none.
     pub(super) fn name(&self) -> Result<String, ModelError> {
         let name = self.metadata.opt_string("general.name")?;
         Ok(name.unwrap_or("").to_owned())
     }
 
-    /// The key with its prefix, noted as asked for.
+    /// Returns the key with its prefix, and notes that it was read.
     fn key(&self, suffix: &str) -> String {
         let key = format!("{}.{suffix}", self.arch);
         self.asked.borrow_mut().insert(key.clone());
         key
     }
 
-    /// The error for a value of a key that the architecture has no meaning for.
+    /// Makes the error for a value that the architecture does not allow.
     pub(super) fn refused(
         &self,
         suffix: &str,
@@ -73,20 +73,20 @@ impl<'a> Keys<'a> {
         refused(&self.key(suffix), expected, found)
     }
 
-    /// A size from 1 to `most`.
+    /// Reads a size from 1 to `most`.
     pub(super) fn size(&self, suffix: &str, most: u32) -> Result<usize, ModelError> {
         let value = self.metadata.u32(&self.key(suffix))?;
         self.check_size(suffix, value, most)
     }
 
-    /// The same, if there is such a key.
+    /// Reads a size from 1 to `most`; `None` if there is no such key.
     pub(super) fn opt_size(&self, suffix: &str, most: u32) -> Result<Option<usize>, ModelError> {
         let value = self.metadata.opt_u32(&self.key(suffix))?;
         value.map(|v| self.check_size(suffix, v, most)).transpose()
     }
 
-    /// A size that a file may give as one number or as one a layer, if these
-    /// are all the same.
+    /// Reads a size that a file gives as one number or as one for each layer. Refuses
+    /// numbers that differ.
     pub(super) fn opt_uniform(
         &self,
         suffix: &str,
@@ -113,7 +113,7 @@ impl<'a> Keys<'a> {
         Ok(Some(self.check_size(suffix, values[0], most)?))
     }
 
-    /// The same, of a key that must be there.
+    /// Reads a size like [`Keys::opt_uniform`], of a key that must be there.
     pub(super) fn uniform(
         &self,
         suffix: &str,
@@ -133,7 +133,7 @@ impl<'a> Keys<'a> {
         Ok(value as usize)
     }
 
-    /// A count, 0 where there is no such key.
+    /// Reads a count up to `most`; 0 if there is no such key.
     pub(super) fn count(&self, suffix: &str, most: u32) -> Result<usize, ModelError> {
         match self.metadata.opt_u32(&self.key(suffix))? {
             None | Some(0) => Ok(0),
@@ -141,13 +141,13 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A finite number above 0.
+    /// Reads a finite number above 0.
     pub(super) fn positive(&self, suffix: &str) -> Result<f32, ModelError> {
         let value = self.metadata.f32(&self.key(suffix))?;
         self.check_positive(suffix, value)
     }
 
-    /// The same, if there is such a key.
+    /// Reads a finite number above 0; `None` if there is no such key.
     pub(super) fn opt_positive(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
         let value = self.metadata.opt_f32(&self.key(suffix))?;
         value.map(|v| self.check_positive(suffix, v)).transpose()
@@ -161,17 +161,17 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A number, if there is such a key.
+    /// Reads a number; `None` if there is no such key.
     pub(super) fn opt_number(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
         Ok(self.metadata.opt_f32(&self.key(suffix))?)
     }
 
-    /// A text, if there is such a key.
+    /// Reads a string; `None` if there is no such key.
     pub(super) fn opt_text(&self, suffix: &str) -> Result<Option<&str>, ModelError> {
         Ok(self.metadata.opt_string(&self.key(suffix))?)
     }
 
-    /// The biases that the file has for a layer's attention.
+    /// Returns which biases the file has for the attention of a layer.
     pub(super) fn attn_bias(&self, layer: usize) -> AttnBias {
         let has = |role: Role| self.has(&role.tensor_name(layer));
         AttnBias {
@@ -182,7 +182,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The biases that the file has for a layer's FFN.
+    /// Returns which biases the file has for the FFN of a layer.
     pub(super) fn ffn_bias(&self, layer: usize) -> FfnBias {
         let has = |role: Role| self.has(&role.tensor_name(layer));
         FfnBias {
@@ -192,7 +192,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Query heads and KV heads: the latter divide the former.
+    /// Refuses a number of KV heads that does not divide the number of query heads.
     pub(super) fn check_heads(&self, heads: usize, kv_heads: usize) -> Result<(), ModelError> {
         if heads.is_multiple_of(kv_heads) {
             return Ok(());
@@ -201,8 +201,7 @@ impl<'a> Keys<'a> {
         Err(self.refused("attention.head_count_kv", expected, kv_heads))
     }
 
-    /// Refuses a head of an odd width, and any of these keys that gives it
-    /// another.
+    /// Refuses an odd head width, and any of the keys `same` that gives another width.
     pub(super) fn check_head_dim(
         &self,
         head_dim: usize,
@@ -223,7 +222,8 @@ impl<'a> Keys<'a> {
         Ok(())
     }
 
-    /// `vocab_size` and the token list, either of which serves alone.
+    /// Reads the size of the vocabulary from `vocab_size` or the token list. Refuses a
+    /// file where the two differ.
     pub(super) fn vocab(&self) -> Result<usize, ModelError> {
         const TOKENS: &str = "tokenizer.ggml.tokens";
         let size = self.opt_size("vocab_size", MAX_WIDTH)?;
@@ -244,9 +244,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Which layers slide, in both dialects in circulation: a period n, of
-    /// which every n-th layer is full, or one boolean a layer. `period` is that
-    /// of a file without either.
+    /// Reads which layers slide, in both forms in circulation: a period n, where every
+    /// n-th layer is full, or one boolean for each layer. `period` is the default.
     pub(super) fn pattern(&self, layers: usize, period: usize) -> Result<Vec<bool>, ModelError> {
         const KEY: &str = "attention.sliding_window_pattern";
         let key = self.key(KEY);
@@ -268,8 +267,8 @@ impl<'a> Keys<'a> {
         Ok((0..layers).map(|i| i % period != period - 1).collect())
     }
 
-    /// Refuses a key of the architecture's prefix that nobody asked for, unless
-    /// it is known to be harmless.
+    /// Refuses a key with the architecture's prefix that was not read and is not
+    /// listed as harmless.
     pub(super) fn check_all_asked(&self, harmless: &[&str]) -> Result<(), ModelError> {
         let asked = self.asked.borrow();
         for entry in self.metadata.iter() {

@@ -1,5 +1,5 @@
-//! Llama, and what goes by its name (Mistral, SmolLM2, …): GQA, RoPE on every
-//! layer, a SwiGLU, no norm after either half, and often a head tied to the
+//! Llama, and models stored under its name (Mistral, SmolLM2, …): GQA, RoPE on every
+//! layer, SwiGLU, no norms after attention and FFN, and often a head tied to the
 //! embedding.
 
 use super::{Arch, Keys, size};
@@ -15,9 +15,9 @@ pub(super) const ARCH: Arch = Arch {
     name: "llama",
     read,
     keys,
-    // A window is in the files of Mistral 7B v0.1, and llama.cpp has never
-    // applied it; experts are as wide as the FFN; YaRN's bounds are fixed there;
-    // the rest is about training.
+    // Files of Mistral 7B v0.1 have a window, which llama.cpp has never applied.
+    // Experts are as wide as the FFN. llama.cpp fixes the bounds of YaRN. The others
+    // are about training.
     harmless: &[
         "expert_feed_forward_length",
         "attention.sliding_window",
@@ -66,7 +66,7 @@ fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     })
 }
 
-/// A layer without biases.
+/// Reads a layer, without its biases.
 fn layer(k: &Keys<'_>, layers: usize, hidden: usize) -> Result<LayerSpec, ModelError> {
     let heads = k.uniform("attention.head_count", MAX_HEADS, layers)?;
     let kv_heads = k.opt_uniform("attention.head_count_kv", MAX_HEADS, layers)?;
@@ -101,7 +101,7 @@ fn layer(k: &Keys<'_>, layers: usize, hidden: usize) -> Result<LayerSpec, ModelE
     })
 }
 
-/// Dense, or experts as in Mixtral, whose width is the FFN's.
+/// Reads the FFN: dense, or experts as in Mixtral, as wide as the FFN.
 fn ffn(k: &Keys<'_>, layers: usize) -> Result<Ffn, ModelError> {
     const USED: &str = "expert_used_count";
     let width = k.uniform("feed_forward_length", MAX_WIDTH, layers)?;
@@ -124,7 +124,7 @@ fn ffn(k: &Keys<'_>, layers: usize) -> Result<Ffn, ModelError> {
     })
 }
 
-/// With the biases that the file has for it.
+/// Returns the layer with the biases that the file has for it.
 fn with_biases(k: &Keys<'_>, i: usize, mut layer: LayerSpec) -> LayerSpec {
     layer.attn.bias = k.attn_bias(i);
     if let Ffn::Dense { bias, .. } = &mut layer.ffn {

@@ -1,6 +1,6 @@
-//! The architectures: one file each, which turns metadata into a [`Spec`] and
-//! a synthetic geometry into metadata. Nothing else knows an architecture by
-//! its name.
+//! The architectures. Each has one file, which turns metadata into a [`Spec`] and a
+//! synthetic geometry into metadata. No other code depends on an architecture's
+//! name.
 
 mod glimmer;
 mod keys;
@@ -15,27 +15,27 @@ use muser_ops::Lane;
 
 const ARCHITECTURE: &str = "general.architecture";
 
-/// An architecture.
+/// Describes an architecture.
 pub(crate) struct Arch {
     /// Its name in `general.architecture`, and the prefix of its keys.
     pub(crate) name: &'static str,
-    /// Reads the keys of a file, and asks which tensors it has where a knob
-    /// shows in nothing else.
+    /// Reads the spec from the keys of a file. What no key says, such as a bias, it
+    /// reads from the presence of a tensor.
     read: fn(&Keys<'_>) -> Result<Spec, ModelError>,
-    /// The keys of a synthetic file, without prefix, those that
-    /// [`Arch::read`] needs to give the geometry back.
+    /// Returns the keys of a synthetic file without their prefix: those from which
+    /// [`Arch::read`] reads the geometry back.
     pub(crate) keys: fn(&Geometry) -> Vec<(&'static str, Value)>,
-    /// Keys that occur in files and change nothing that is computed here. Any
-    /// other that `read` does not ask for is refused by name: it may stand for
-    /// arithmetic that the pass lacks.
+    /// Keys that occur in files and change no result. Any other key that `read` does
+    /// not ask for is refused by name, because it may ask for arithmetic that the
+    /// pass does not compute.
     harmless: &'static [&'static str],
-    /// Whether the pinned lane covers it.
+    /// Whether the pinned lane covers the architecture.
     pinned: bool,
-    /// What [`Geometry`] has and this architecture has no use for.
+    /// The fields of [`Geometry`] that this architecture does not use.
     pub(crate) unused: &'static [&'static str],
 }
 
-/// The keys of a geometry's sizes, as all architectures have them.
+/// Returns the keys of a geometry's sizes that all architectures share.
 fn sizes(g: &Geometry) -> Vec<(&'static str, Value)> {
     vec![
         ("block_count", size(g.layers)),
@@ -49,15 +49,15 @@ fn sizes(g: &Geometry) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A size of a geometry, which is bounded far below 2^32.
+/// Makes the value of a size, which the geometry bounds far below 2^32.
 fn size(n: usize) -> Value {
     Value::from(n as u32)
 }
 
-/// Every architecture, by its name.
+/// All architectures.
 pub(crate) const ALL: [&Arch; 2] = [&glimmer::ARCH, &llama::ARCH];
 
-/// Their names.
+/// The names of all architectures.
 pub const NAMES: [&str; ALL.len()] = {
     let mut names = [""; ALL.len()];
     let mut i = 0;
@@ -68,12 +68,13 @@ pub const NAMES: [&str; ALL.len()] = {
     names
 };
 
-/// The architecture of this name.
+/// Returns the architecture of this name.
 pub(crate) fn named(name: &str) -> Option<&'static Arch> {
     ALL.into_iter().find(|arch| arch.name == name)
 }
 
-/// Reads a model's metadata; `has` says whether the file has a tensor.
+/// Reads the spec of a model from its metadata. `has` says whether the file has a
+/// tensor of a name.
 pub(crate) fn read(
     metadata: &Metadata,
     has: &dyn Fn(&str) -> bool,

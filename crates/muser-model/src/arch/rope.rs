@@ -1,13 +1,13 @@
-//! The keys of rotary encodings, which architectures share.
+//! Reads the keys of rotary encodings, which architectures share.
 
 use super::Keys;
 use crate::spec::{Factors, MAX_POSITIONS, Scaling};
 use crate::{ModelError, Role};
 
 impl Keys<'_> {
-    /// The factor of scaled RoPE and its key, the present name or the old one;
-    /// 1 if neither is there or it is 0, which stands for "no scaling" in
-    /// circulating files.
+    /// Reads the factor of scaled RoPE and returns it with its key, which has a present
+    /// and an old name. The factor is 1 if there is no such key or if its value is 0,
+    /// which means "no scaling" in files in circulation.
     pub(super) fn rope_factor(&self) -> Result<(&'static str, f32), ModelError> {
         const NAMES: [&str; 2] = ["rope.scaling.factor", "rope.scale_linear"];
         let mut found = (NAMES[0], 1.0);
@@ -26,8 +26,8 @@ impl Keys<'_> {
         Ok(found)
     }
 
-    /// What is done to the angles; `context` is the model's. A file that names
-    /// no kind means linear scaling, and one whose factor is 1 none.
+    /// Reads how the angles are scaled. `context` is the context of the model. The
+    /// default kind is linear, and a factor of 1 is no scaling.
     pub(super) fn rope_scaling(&self, context: usize) -> Result<Scaling, ModelError> {
         const TYPE: &str = "rope.scaling.type";
         const ORIGINAL: &str = "rope.scaling.original_context_length";
@@ -57,7 +57,7 @@ impl Keys<'_> {
         })
     }
 
-    /// The tensors that divide the angles.
+    /// Returns the tensors of the file that divide the angles.
     pub(super) fn rope_factors(&self) -> Factors {
         let has = |role: Role| self.has(&role.tensor_name(0));
         if has(Role::RopeLong) || has(Role::RopeShort) {

@@ -1,4 +1,4 @@
-//! Random tensor data, in chunks.
+//! Generates random tensor data in chunks.
 //!
 //! ```text
 //! Q4_K, Q5_K   codes, sub-block scales and minima random, 6 bits each;
@@ -7,26 +7,25 @@
 //! floats       uniform in ±√3 · std, 65,536 steps
 //! ```
 //!
-//! `d` is what makes the standard deviation 1 for the embedding and
-//! `cols^-1/2` for any other matrix: a normed input gives outputs of the order
-//! of one.
+//! `d` is chosen for a standard deviation `std` of 1 in the embedding and of
+//! `cols^-1/2` in any other matrix, so that a normed input gives outputs near one.
 
 use super::Planned;
 use crate::{ModelError, Role};
 use muser_quant::{Arithmetic, DType, Layout, bf16, f16};
 
-/// Bytes generated before they are handed on.
+/// Number of bytes generated at once.
 const CHUNK: usize = 1 << 20;
 
-/// The value that folds the query scale into the release's Q norm.
+/// The weights of the Q norm, which contain the query scale, in the release.
 const Q_NORM: f32 = 3.87;
 
-/// SplitMix64 (Steele, Lea and Flood): a counter and a mixer, about a
-/// nanosecond for eight bytes. Quality far beyond what weights for timing need.
+/// SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function. Takes
+/// about a nanosecond for eight bytes.
 struct Random(u64);
 
 impl Random {
-    /// Of one tensor: the same whatever other tensors the file has.
+    /// Starts the stream of one tensor, which depends on the seed and the name only.
     fn of(seed: u64, name: &str) -> Self {
         let start = Self(seed).next() ^ 0xcbf2_9ce4_8422_2325;
         let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -50,7 +49,7 @@ impl Random {
     }
 }
 
-/// Hands all data of a tensor to `sink`, whole rows or blocks at a time.
+/// Generates the data of a tensor and gives it to `sink` in chunks of whole blocks.
 pub(super) fn fill(
     tensor: &Planned,
     seed: u64,
@@ -60,9 +59,10 @@ pub(super) fn fill(
     if tensor.role.is_vector() {
         return sink(&norm(tensor, &mut random));
     }
-    let std = match tensor.role {
-        Role::Embedding => 1.0,
-        _ => 1.0 / (tensor.cols as f32).sqrt(),
+    let std = if tensor.role == Role::Embedding {
+        1.0
+    } else {
+        1.0 / (tensor.cols as f32).sqrt()
     };
     let block = tensor.dtype.block_bytes();
     let mut buffer = vec![0; (CHUNK / block * block).min(tensor.bytes as usize)];
@@ -83,26 +83,30 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// About one with a tenth of spread, or the constants of the QK norms.
+/// Generates the weights of a norm: normal with mean 1 and deviation 0.1, or the
+/// constants of the QK norms.
 fn norm(tensor: &Planned, random: &mut Random) -> Vec<u8> {
-    let mut value = || match tensor.role {
-        Role::QNorm => Q_NORM,
-        Role::KNorm => 1.0,
-        _ => 1.0 + 0.1 * normal(random.next()),
+    let constant = [(Role::QNorm, Q_NORM), (Role::KNorm, 1.0)];
+    let constant = constant.into_iter().find(|(role, _)| *role == tensor.role);
+    let mut value = || match constant {
+        Some((_, value)) => value,
+        None => 1.0 + 0.1 * normal(random.next()),
     };
     (0..tensor.cols)
         .flat_map(|_| value().to_le_bytes())
         .collect()
 }
 
-/// Nearly normal: the sum of four uniform 16-bit numbers, less its mean, over
-/// its standard deviation 65536 / √3.
+/// Returns a nearly normal number of mean 0 and deviation 1 from 64 random bits: the
+/// sum of four uniform 16-bit numbers, less its mean, divided by its standard
+/// deviation 65536 / √3.
 fn normal(bits: u64) -> f32 {
     let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
     (sum as f32 - 131_070.0) / 37_837.227
 }
 
-/// Sets the factors of packed blocks, so that the values spread over `std`.
+/// Sets the scales of packed blocks so that their values have the standard deviation
+/// `std`.
 fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
     let Layout {
         factors,
@@ -112,18 +116,18 @@ fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
     } = dtype.layout();
     let largest = f32::from(largest_code);
     let values: &[u16] = match (factors.len(), scales.is_empty()) {
-        // Random 6-bit scales and minima spread `sc · q - m · largest / 2` over
-        // about 17.1 times the largest code.
+        // With random 6-bit scales and minima, `sc · q - m · largest / 2` has a
+        // standard deviation of about 17.1 times the largest code.
         (2, _) => {
             let d = f16::from_f32(std / (17.1 * largest));
             &[d, f16::from_f32(f16::to_f32(d) * largest / 2.0)]
         }
-        // Signed 8-bit scales spread over 74, codes over 18.5.
+        // Standard deviations: 74 of signed 8-bit scales, 18.5 of codes.
         (_, false) => &[f16::from_f32(std / (74.0 * 18.5))],
         // Codes alone, uniform from `-largest` to `largest - 1`.
         (_, true) => &[f16::from_f32(std / (largest / 3f32.sqrt()))],
     };
-    // The mean of such codes is -1/2; a random sign of the factor takes it away.
+    // The mean of such codes is -1/2; a random sign of the scale removes it.
     let random_sign = factors.len() == 1 && scales.is_empty();
     for block in chunk.chunks_exact_mut(dtype.block_bytes()) {
         for (&at, value) in factors.iter().zip(values) {
@@ -134,8 +138,8 @@ fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
     }
 }
 
-/// Uniform floats from 16 random bits each. For the two-byte formats a table
-/// of 128 KiB turns random bits into values in place.
+/// Makes uniform floats from 16 random bits each. For the two-byte formats a table of
+/// 128 KiB replaces random bits by values in place.
 struct Uniform {
     step: f32,
     halves: Vec<u16>,
@@ -144,9 +148,10 @@ struct Uniform {
 impl Uniform {
     fn new(dtype: DType, std: f32) -> Self {
         let step = std * (3f32.sqrt() / 32_768.0);
-        let convert = match dtype {
-            DType::F16 => f16::from_f32,
-            _ => bf16::from_f32,
+        let convert = if dtype == DType::F16 {
+            f16::from_f32
+        } else {
+            bf16::from_f32
         };
         let two_bytes = matches!(dtype, DType::F16 | DType::BF16);
         let all = if two_bytes { 0..1 << 16 } else { 0..0 };
@@ -171,7 +176,7 @@ impl Uniform {
     }
 }
 
-/// A step's middle, so that the mean is zero.
+/// Returns the middle of step `bits`, so that the mean is zero.
 fn uniform(bits: u16, step: f32) -> f32 {
     (f32::from(bits) - 32_767.5) * step
 }

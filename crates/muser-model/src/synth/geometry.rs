@@ -1,37 +1,37 @@
-//! The sizes of a synthetic model.
+//! [`Geometry`]: the sizes of a synthetic model.
 
 use crate::ModelError;
 use crate::arch::{self, Arch};
 use crate::spec::{MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 
-/// The sizes of a synthetic model, each free to be changed.
+/// The sizes of a synthetic model. Each can be changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Geometry {
     /// `general.name`.
     pub name: String,
     /// `general.architecture`: one of [`ARCHITECTURES`](crate::ARCHITECTURES).
     pub arch: &'static str,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Values of the residual stream.
+    /// Width of the residual stream.
     pub hidden: usize,
-    /// Query heads, a multiple of `kv_heads`.
+    /// Number of query heads, a multiple of `kv_heads`.
     pub heads: usize,
-    /// KV heads.
+    /// Number of KV heads.
     pub kv_heads: usize,
-    /// Values in a head; even.
+    /// Width of a head; even.
     pub head_dim: usize,
     /// Width of the FFN.
     pub ffn: usize,
-    /// Token ids.
+    /// Size of the vocabulary.
     pub vocab: usize,
-    /// Positions that a sliding layer sees.
+    /// Window of the sliding layers, in positions.
     pub window: usize,
-    /// Positions of the context.
+    /// Number of positions of the context.
     pub context: usize,
-    /// Every `period`-th layer is full, the others sliding.
+    /// Every `period`-th layer is full; the others are sliding.
     pub period: usize,
-    /// Whether the file says so as one boolean a layer instead of the period.
+    /// Whether the file lists a boolean for each layer instead of the period.
     pub pattern_as_array: bool,
     /// Whether the head is the embedding table.
     pub tied: bool,
@@ -42,7 +42,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The names that [`Geometry::named`] knows.
+    /// The names that [`Geometry::named`] takes.
     pub const NAMES: [&str; 5] = [
         "glimmer-30b",
         "glimmer-nano",
@@ -51,15 +51,15 @@ impl Geometry {
         "llama-tiny",
     ];
 
-    /// The name of the smallest geometry of an architecture.
+    /// Returns the name of the smallest geometry of an architecture.
     pub fn smallest(arch: &str) -> Option<&'static str> {
         let of_arch = |name: &&str| Self::named(name).is_some_and(|g| g.arch == arch);
         Self::NAMES.into_iter().rfind(of_arch)
     }
 
-    /// A geometry by name: `glimmer-30b` (the release), `glimmer-nano` (the
-    /// embedded model) or `glimmer-tiny` (the least that every format and both
-    /// kinds of layer fit in); `llama-8b` (Llama 3's) or `llama-tiny`.
+    /// Returns a geometry by name: `glimmer-30b` (the release), `glimmer-nano` (the
+    /// embedded model) or `glimmer-tiny` (the smallest that has whole blocks of every
+    /// format and both kinds of layers); `llama-8b` (Llama 3's) or `llama-tiny`.
     pub fn named(name: &str) -> Option<Self> {
         let release = Self {
             name: format!("{name} synthetic"),
@@ -137,27 +137,27 @@ impl Geometry {
         }
     }
 
-    /// One a layer: sliding or full.
+    /// Returns for each layer whether it is sliding.
     pub(crate) fn sliding(&self) -> Vec<bool> {
         let full = |i| i % self.period == self.period - 1;
         (0..self.layers).map(|i| !full(i)).collect()
     }
 
-    /// Its architecture.
+    /// Returns the architecture.
     pub(crate) fn arch(&self) -> Result<&'static Arch, ModelError> {
         let expected = || format!("one of {}", arch::NAMES.join(", "));
         arch::named(self.arch).ok_or_else(|| refused("arch", expected(), self.arch))
     }
 
-    /// Of [`Geometry`]'s fields those that its architecture has no use for.
+    /// Returns the names of the fields that its architecture does not use.
     ///
     /// # Errors
-    /// An architecture that is none.
+    /// An unknown architecture.
     pub fn unused(&self) -> Result<&'static [&'static str], ModelError> {
         Ok(self.arch()?.unused)
     }
 
-    /// Bounds the sizes, so that nothing after this overflows.
+    /// Checks the sizes against their ranges, so that no product of them overflows.
     pub(super) fn check(&self) -> Result<(), ModelError> {
         if self.tied && self.unused()?.contains(&"tied") {
             let expected = format!("a head of its own in {}", self.arch);

@@ -1,10 +1,10 @@
-//! Random-weight files of any geometry: for timing, and for tests of shapes
-//! that no trained model has.
+//! Synthetic models: files of random weights in any geometry, for timing and for
+//! tests of shapes that no trained model has.
 //!
-//! The same geometry, mix and seed give the same bytes on every machine: a
-//! tensor's values depend on the seed and its name alone, and come from
-//! integers by IEEE operations. Scales are chosen so that activations stay of
-//! the order of one through any number of layers.
+//! The same geometry, mix and seed give the same bytes on every machine: the values
+//! of a tensor depend on the seed and the tensor's name only, and are computed from
+//! integers by IEEE operations. Scales are chosen so that activations stay near one
+//! through any number of layers.
 
 mod fill;
 mod geometry;
@@ -17,18 +17,18 @@ use muser_ops::Lane;
 use muser_quant::DType;
 use std::io::Write;
 
-/// Which formats the matrices have.
+/// The formats of the matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// The release's: V and FFN-down Q6_K on about half of the layers, the
-    /// head Q5_K, everything else Q4_K.
+    /// llama.cpp's Q4_K_M: V and FFN-down are Q6_K on about half of the layers, the
+    /// head is Q5_K, the others are Q4_K.
     Q4KM,
-    /// All of one format.
+    /// All matrices have one format.
     Uniform(DType),
 }
 
 impl Mix {
-    /// Every mix.
+    /// All mixes.
     pub const ALL: [Self; 1 + DType::ALL.len()] = {
         let mut all = [Self::Q4KM; 1 + DType::ALL.len()];
         let mut i = 0;
@@ -39,7 +39,7 @@ impl Mix {
         all
     };
 
-    /// `q4_k_m`, `q4_k`, …, `f32`.
+    /// Returns the name: `q4_k_m`, `q4_k`, …, `f32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Q4KM => "q4_k_m",
@@ -47,23 +47,24 @@ impl Mix {
         }
     }
 
-    /// The mix of this name, in either case.
+    /// Returns the mix of this name; upper and lower case are the same.
     pub fn from_name(name: &str) -> Option<Self> {
         let named = |m: &Self| m.name().eq_ignore_ascii_case(name);
         Self::ALL.into_iter().find(named)
     }
 
-    /// The format of a matrix in `layer` of `layers`.
+    /// Returns the format of a matrix in layer `layer` of `layers`.
     pub fn dtype(self, role: Role, layer: usize, layers: usize) -> DType {
-        match (self, role) {
-            (Self::Uniform(dtype), _) => dtype,
-            (_, Role::Head) => DType::Q5K,
-            (_, Role::V | Role::FfnDown) if more_bits(layer, layers) => DType::Q6K,
-            _ => DType::Q4K,
+        let wide = matches!(role, Role::V | Role::FfnDown);
+        match self {
+            Self::Uniform(dtype) => dtype,
+            Self::Q4KM if role == Role::Head => DType::Q5K,
+            Self::Q4KM if wide && more_bits(layer, layers) => DType::Q6K,
+            Self::Q4KM => DType::Q4K,
         }
     }
 
-    /// `general.file_type`, by llama.cpp's numbers.
+    /// Returns the value of `general.file_type`, a number of llama.cpp's.
     fn file_type(self) -> u32 {
         match self {
             Self::Q4KM => 15,
@@ -72,13 +73,14 @@ impl Mix {
     }
 }
 
-/// The number of a format in a file.
+/// Returns the type of a format in a GGUF file.
 pub(crate) fn ggml_type(dtype: DType) -> GgmlType {
     GgmlType::from_id(dtype.ggml_type()).expect("every format of the table has a number in GGUF")
 }
 
-/// llama.cpp's rule for Q4_K_M: the first and the last eighth of the layers,
-/// and every third one between.
+/// Returns whether V and FFN-down of a layer have more bits, by llama.cpp's rule for
+/// Q4_K_M: in the first and the last eighth of the layers, and in every third one
+/// between.
 fn more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
@@ -94,13 +96,13 @@ struct Planned {
     bytes: u64,
 }
 
-/// Writes a file of random weights, one after another: memory does not grow
-/// with the model. `progress` is told the bytes of tensor data written and to
-/// be written.
+/// Writes a file of random weights, one tensor after the other, so that memory does
+/// not grow with the model. Calls `progress(written, total)` with bytes of tensor
+/// data.
 ///
 /// # Errors
-/// A size of the geometry is zero or absurd, or its rows are no whole blocks of
-/// their format; the output fails.
+/// A size of the geometry is out of range; rows are not whole blocks of their
+/// format; the output fails.
 pub fn write(
     geometry: &Geometry,
     mix: Mix,
@@ -124,12 +126,12 @@ pub fn write(
     Ok(())
 }
 
-/// The header of the file that [`write()`] makes, and the length of that file:
-/// written out and extended with a hole to that length, a file of any size
-/// whose directory can be read and whose weights are zero.
+/// Returns the header of the file that [`write()`] makes, and the length of that
+/// file in bytes. The header, extended by a hole to that length, is a valid model
+/// file with zero weights that takes next to no disk space.
 ///
 /// # Errors
-/// As [`write()`].
+/// Those of [`write()`].
 pub fn header(geometry: &Geometry, mix: Mix) -> Result<(Vec<u8>, u64), ModelError> {
     let plan = plan(geometry, mix)?;
     let mut header = Vec::new();
@@ -140,7 +142,7 @@ pub fn header(geometry: &Geometry, mix: Mix) -> Result<(Vec<u8>, u64), ModelErro
     Ok((header, length))
 }
 
-/// A writer that knows metadata and tensors.
+/// Makes a writer with all metadata and tensors declared.
 fn declare(geometry: &Geometry, mix: Mix, plan: &[Planned]) -> Result<Writer, ModelError> {
     let mut writer = metadata(geometry, mix)?;
     for t in plan {
@@ -155,8 +157,8 @@ fn declare(geometry: &Geometry, mix: Mix, plan: &[Planned]) -> Result<Writer, Mo
     Ok(writer)
 }
 
-/// What the reader of files makes of the geometry's metadata: one derivation,
-/// so that a synthetic file is what its own metadata ask for.
+/// Reads the spec of a geometry from the metadata that its file would have. So a
+/// synthetic file has exactly the tensors that its metadata ask for.
 pub(crate) fn spec(geometry: &Geometry) -> Result<Spec, ModelError> {
     geometry.check()?;
     let metadata = metadata(geometry, Mix::Q4KM)?;

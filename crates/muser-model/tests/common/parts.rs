@@ -94,7 +94,7 @@ impl Parts {
         Gguf::from_vec(data.finish().unwrap()).unwrap()
     }
 
-    pub(crate) fn config(&self) -> Spec {
+    pub(crate) fn spec(&self) -> Spec {
         Spec::from_gguf(&self.gguf()).unwrap()
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Counts, Event, Op, Profiled};
 use crate::hook::{Call, Hook, Hooked};
-use crate::{Attention, Backend, OpError, Plan, Stage, Subset};
+use crate::{Attention, Backend, Choice, OpError, Plan, Stage, Subset};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -118,6 +118,17 @@ impl<B: Backend> Hook<B> for Profiler {
         };
         let run = || backend.read(buffer, rows);
         self.timed(Op::Read, counts, Vec::new(), run)
+    }
+
+    fn choose(
+        &self,
+        backend: &B,
+        logits: &B::Buffer,
+        choices: &mut [(usize, &mut Choice<'_>)],
+    ) -> Result<(), OpError> {
+        let counts = Counts::values(choices.len() * backend.width(logits));
+        let run = || backend.choose(logits, choices);
+        self.timed(Op::Choose, counts, Vec::new(), run)
     }
 }
 

@@ -41,6 +41,7 @@ pub enum Op {
     Gather,
     Write,
     Read,
+    Choose,
 }
 
 impl Op {
@@ -62,6 +63,7 @@ impl Op {
             Self::Gather => "gather",
             Self::Write => "write",
             Self::Read => "read",
+            Self::Choose => "choose",
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{Counts, Delta, Finish, Format, Generate, TokenLogProb};
 use crate::atem::{Channel, Mark, Reader};
 use crate::error::ApiError;
 use crate::grammar::Masks;
-use muser_engine::{Codec, LogProbs, Sampler, StopMatcher, Token};
+use muser_engine::{Codec, Draw, LogProbs, Sampler, StopMatcher, Token};
 use muser_text::StreamDecoder;
 use std::time::Duration;
 
@@ -28,6 +28,17 @@ pub(crate) struct Answer {
     min_tokens: usize,
     stop_tokens: Vec<Token>,
     counts: Counts,
+    /// The mask of the choice that [`Answer::draw`] describes.
+    allowed: Option<Vec<u32>>,
+}
+
+/// Where a step takes its token from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a> {
+    /// The step chooses it from these logits.
+    Logits(&'a [f32]),
+    /// The pass chose it, by [`Answer::draw`].
+    Pass(Token),
 }
 
 /// What comes after a token.
@@ -86,6 +97,21 @@ impl Answer {
             stop_tokens: generate.stop_tokens.clone(),
             max_tokens: generate.max_tokens,
             counts: Counts::default(),
+            allowed: None,
+        })
+    }
+
+    /// How the pass itself can choose the next token, from logits of `vocab`
+    /// tokens. `None` where the step needs the logits: for log-probabilities, or
+    /// for a mask that may not be ready.
+    pub(crate) fn draw(&mut self, vocab: usize, codec: &Codec) -> Option<Draw<'_>> {
+        if self.masks.is_some() || self.logprobs.is_some() || self.max_tokens == Some(0) {
+            return None;
+        }
+        self.allowed = self.without_ends(None, vocab, codec);
+        Some(Draw {
+            sampler: &mut self.sampler,
+            allowed: self.allowed.as_deref(),
         })
     }
 
@@ -94,11 +120,11 @@ impl Answer {
         self.counts
     }
 
-    /// Chooses the next token after `history` and says what it adds. A mask that
-    /// is not there is waited for as long as `patience` lasts.
+    /// Takes or chooses the next token after `history` and returns what it adds.
+    /// Waits for a mask that is not ready, at most for `patience`.
     pub(crate) fn step(
         &mut self,
-        logits: &[f32],
+        source: Source<'_>,
         history: &[Token],
         context: usize,
         codec: &Codec,
@@ -113,19 +139,13 @@ impl Answer {
         {
             return Ok((delta, Outcome::Later));
         }
-        let allowed = self.masks.as_ref().and_then(Masks::mask);
-        let token = match (allowed, self.reasoned_enough()) {
-            (Some(mask), Some(end)) if mask.is_allowed(end) => end,
-            _ => {
-                let allowed = allowed.map(|mask| mask.as_slice());
-                let longer = self.without_ends(allowed, logits.len(), codec);
-                let allowed = longer.as_deref().or(allowed);
-                self.sampler.sample_among(logits, history, allowed)?
-            }
+        let token = match source {
+            Source::Pass(token) => token,
+            Source::Logits(logits) => self.choose(logits, history, codec)?,
         };
         if codec.is_end(token) || self.stop_tokens.contains(&token) {
             if self.score {
-                delta.logprobs.extend(self.logprob(logits, token));
+                delta.logprobs.extend(self.logprob(source, token));
             }
             self.flush(&mut delta, false);
             return Ok((delta, Outcome::Done(self.natural_end())));
@@ -136,7 +156,7 @@ impl Answer {
         };
         self.counts.completion += 1;
         if self.counts_as_content(token, codec) {
-            delta.logprobs.extend(self.logprob(logits, token));
+            delta.logprobs.extend(self.logprob(source, token));
         }
         if self.text(token, codec, &mut delta)? {
             return Ok((delta, Outcome::Done(Finish::Stop)));
@@ -149,6 +169,25 @@ impl Answer {
         };
         self.flush(&mut delta, finish == Finish::Length);
         Ok((delta, Outcome::Done(finish)))
+    }
+
+    /// Chooses the next token on the host, among those that the mask allows.
+    fn choose(
+        &mut self,
+        logits: &[f32],
+        history: &[Token],
+        codec: &Codec,
+    ) -> Result<Token, ApiError> {
+        let allowed = self.masks.as_ref().and_then(Masks::mask);
+        match (allowed, self.reasoned_enough()) {
+            (Some(mask), Some(end)) if mask.is_allowed(end) => Ok(end),
+            _ => {
+                let allowed = allowed.map(|mask| mask.as_slice());
+                let longer = self.without_ends(allowed, logits.len(), codec);
+                let allowed = longer.as_deref().or(allowed);
+                Ok(self.sampler.sample_among(logits, history, allowed)?)
+            }
+        }
     }
 
     /// The token that has to end the reasoning now, if so.
@@ -198,8 +237,10 @@ impl Answer {
         }
     }
 
-    fn logprob(&self, logits: &[f32], token: Token) -> Option<TokenLogProb> {
-        let top = self.logprobs?;
+    fn logprob(&self, source: Source<'_>, token: Token) -> Option<TokenLogProb> {
+        let (Source::Logits(logits), Some(top)) = (source, self.logprobs) else {
+            return None;
+        };
         let all = LogProbs::new(logits);
         Some(TokenLogProb {
             token,

@@ -234,7 +234,7 @@ impl<B: Backend> Scheduler<B> {
                 ..Ready::new(session, parked.answer)
             });
         }
-        let (codec, vocab) = (self.model.codec(), self.model.config().vocab);
+        let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
         let answer = begin_answer(&unit.job, unit.choice, codec, vocab)?;
         if let Some(session) = unit.ready.take() {
             let session = session.lock().unwrap_or_else(PoisonError::into_inner);
@@ -328,6 +328,7 @@ impl<B: Backend> Scheduler<B> {
     /// The forward pass; `false` if it failed and is to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
         self.score();
+        let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
         let mut advances = Vec::new();
         let mut of = Vec::new();
         let mut prompt = false;
@@ -354,10 +355,18 @@ impl<B: Backend> Scheduler<B> {
                 (None, true) => Want::State,
                 (Some(_), true) => Want::Last,
             };
+            // A prompt's logits stay with its session, for the tree and for
+            // further choices; those after a token of the answer are read by
+            // nobody else.
+            let draw = match (&mut slot.answer, &slot.next) {
+                (Some(answer), Some(_)) if last => answer.draw(vocab, codec),
+                _ => None,
+            };
             advances.push(Advance {
                 session: &mut slot.session,
                 tokens,
                 want,
+                draw,
             });
             of.push(i);
         }
@@ -380,8 +389,16 @@ impl<B: Backend> Scheduler<B> {
                 0.7 * self.pace + 0.3 * now
             };
         }
-        let Err(refused) = done else {
-            return true;
+        let refused = match done {
+            Ok(drawn) => {
+                for (&i, drawn) in of.iter().zip(drawn) {
+                    if let Some(slot) = &mut self.slots[i] {
+                        slot.drawn = drawn;
+                    }
+                }
+                return true;
+            }
+            Err(refused) => refused,
         };
         tracing::warn!(error = %refused, "a forward pass was refused");
         let error = ApiError::from(refused.source);
@@ -454,15 +471,17 @@ impl<B: Backend> Scheduler<B> {
         true
     }
 
-    /// Chooses the next tokens of all slots that are ready. With a large
-    /// vocabulary a choice takes milliseconds, so slots share the processors
-    /// then; each has its own sampler and state, so the order is nobody's.
+    /// Steps all slots that are ready: takes the tokens that the pass chose, and
+    /// chooses the others. With a large vocabulary a choice takes milliseconds, so
+    /// slots share the processors then. Each slot has its own sampler and state,
+    /// so their order changes nothing.
     fn step(&mut self, patience: Duration) {
         let (codec, context) = (self.model.codec(), self.context);
         let slots = self.slots.iter_mut().flatten();
         let mut ready: Vec<&mut Slot<B>> = slots.filter(|s| s.ready).collect();
-        let threads = match self.model.config().vocab {
-            LARGE_VOCAB.. => self.threads.min(ready.len()),
+        let choices = ready.iter().filter(|s| s.drawn.is_none()).count();
+        let threads = match self.model.spec().vocab {
+            LARGE_VOCAB.. => self.threads.min(choices),
             _ => 1,
         };
         let each = ready.len().div_ceil(threads.max(1)).max(1);

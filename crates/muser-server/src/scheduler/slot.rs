@@ -1,11 +1,11 @@
 //! One choice of a request: waiting, running, or parked in between.
 
-use super::answer::{Answer, Outcome};
+use super::answer::{Answer, Outcome, Source};
 use super::{Counts, Delta, Event, Job, Scored, Task, TokenLogProb};
 use crate::error::ApiError;
 use crate::limits::turns::Turns;
 use crate::limits::work::Client;
-use muser_engine::{Backend, Codec, LogProbs, Session, Token};
+use muser_engine::{Backend, Codec, Drawn, LogProbs, Session, Token};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -131,6 +131,8 @@ pub(super) struct Slot<B: Backend> {
     pub(super) rows: usize,
     /// Whether the next token can be chosen.
     pub(super) ready: bool,
+    /// The token that the pass chose, where it did.
+    pub(super) drawn: Drawn,
     /// Whether it is the first one.
     pub(super) is_first: bool,
     /// What choosing it came to.
@@ -159,9 +161,12 @@ impl<B: Backend> Slot<B> {
             return;
         };
         self.is_first = answer.counts().completion == 0;
-        let (logits, history) = (self.session.logits(), self.session.tokens());
-        let logits = logits.map_err(ApiError::from);
-        self.step = Some(logits.and_then(|l| answer.step(l, history, context, codec, patience)));
+        let source = match self.drawn.take() {
+            Some(token) => token.map(Source::Pass),
+            None => self.session.logits().map(Source::Logits),
+        };
+        let (source, history) = (source.map_err(ApiError::from), self.session.tokens());
+        self.step = Some(source.and_then(|s| answer.step(s, history, context, codec, patience)));
     }
 
     /// Whether each token of the prompt that is being evaluated is to be scored.
@@ -261,6 +266,7 @@ impl<B: Backend> Ready<B> {
             since: Instant::now(),
             rows: 0,
             ready: false,
+            drawn: None,
             is_first: false,
             step: None,
         }

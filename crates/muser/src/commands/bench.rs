@@ -143,7 +143,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
     let (Some(&widest), Some(&deepest)) = (widths.last(), depths.last()) else {
         return Err(Usage("expected at least one width and one depth".to_owned()).into());
     };
-    let context = model.config().context;
+    let context = model.spec().context;
     let beyond = deepest.saturating_add(widest.max(args.verify as usize));
     if beyond > context {
         let usage = format!(
@@ -160,7 +160,7 @@ pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
         bar: bar(common, args, widths.len(), depths.len()),
         widths,
     };
-    let ids = tokens(beyond, model.config().vocab);
+    let ids = tokens(beyond, model.spec().vocab);
     let mut rig = Rig::new(&model, &ids);
     let witness = match model.lane().width_matters() {
         true => Some(subject.on(subject.second(common)?)?),

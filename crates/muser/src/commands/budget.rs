@@ -5,7 +5,7 @@ use crate::exit::BadModel;
 use crate::table::{Table, grouped, share};
 use crate::{backend, load, measure, output};
 use clap::Args;
-use muser_model::budget::{Class, Part, Pass};
+use muser_model::budget::{Class, Pass, Traffic};
 use muser_model::{Budget, Want};
 use muser_quant::DType;
 use serde_json::json;
@@ -82,7 +82,7 @@ fn depths(args: &BudgetArgs, budget: &Budget) -> Vec<usize> {
     if !args.depths.is_empty() {
         return args.depths.iter().map(|&d| d as usize).collect();
     }
-    let context = budget.config().context;
+    let context = budget.spec().context;
     let mut depths = vec![1];
     depths.extend([512, 2048, 8192, 32_768].iter().filter(|&&d| d < context));
     depths.push(context);
@@ -150,9 +150,9 @@ impl Report {
         let all = self.budget.token();
         let mut table = Table::new(["", "weights", "bytes", "share", "formats"]);
         let set = self.attention_set();
-        let mut row = |name: &str, part: Part, formats: String| {
-            let share = share(part.bytes as f64, all.bytes as f64);
-            let figures = [part.weights, part.bytes].map(grouped);
+        let mut row = |name: &str, traffic: Traffic, formats: String| {
+            let share = share(traffic.bytes as f64, all.bytes as f64);
+            let figures = [traffic.weights, traffic.bytes].map(grouped);
             let [weights, bytes] = figures;
             table.row([name.to_owned(), weights, bytes, share, formats]);
         };
@@ -231,13 +231,13 @@ impl Report {
 
     fn kind(&self, layer: usize) -> Kind {
         let dtypes = |class| self.budget.dtypes(class, Some(layer));
-        let sliding = self.budget.config().layer_window(layer).is_some();
+        let sliding = self.budget.spec().layer_window(layer).is_some();
         (sliding, Class::ALL.map(dtypes).to_vec())
     }
 
     fn layers(&self, every: bool) -> String {
         let mut groups: Vec<(Kind, Vec<usize>)> = Vec::new();
-        for layer in 0..self.budget.config().layers.len() {
+        for layer in 0..self.budget.spec().layers.len() {
             let kind = self.kind(layer);
             match groups.iter_mut().find(|g| g.0 == kind && !every) {
                 Some(group) => group.1.push(layer),
@@ -311,7 +311,7 @@ impl Report {
 
     fn json(&self) -> serde_json::Value {
         let b = &self.budget;
-        let part = |p: Part| json!({ "weights": p.weights, "bytes": p.bytes });
+        let part = |p: Traffic| json!({ "weights": p.weights, "bytes": p.bytes });
         let formats = |class, layer| {
             let dtypes = b.dtypes(class, layer);
             dtypes.iter().map(|d| d.name()).collect::<Vec<_>>()
@@ -327,7 +327,7 @@ impl Report {
             Class::ALL.into_iter().filter(own).map(of).collect()
         };
         let layer = |i: usize| {
-            json!({ "layer": i, "sliding": b.config().layer_window(i).is_some(),
+            json!({ "layer": i, "sliding": b.spec().layer_window(i).is_some(),
                     "bytes": b.layer(i).bytes, "classes": classes(Some(i)) })
         };
         let depth = |&depth: &usize| {
@@ -347,7 +347,7 @@ impl Report {
             "classes": classes(None),
             "formats": dtypes.map(|(d, p)| (d.name().to_owned(), part(p)))
                 .collect::<serde_json::Map<_, _>>(),
-            "layers": (0..b.config().layers.len()).map(layer).collect::<Vec<_>>(),
+            "layers": (0..b.spec().layers.len()).map(layer).collect::<Vec<_>>(),
             "bandwidth": self.bandwidth,
             "bandwidth_measured": self.measured,
             "depths": self.depths.iter().map(depth).collect::<Vec<_>>(),

@@ -83,7 +83,7 @@ pub(crate) fn run(common: &Common, args: &ChatArgs) -> anyhow::Result<()> {
 }
 
 fn title(loaded: &Loaded) -> String {
-    output::plain(match loaded.model.config().name.as_str() {
+    output::plain(match loaded.model.spec().name.as_str() {
         "" => &loaded.path,
         name => name,
     })
@@ -164,7 +164,7 @@ impl<'a> Chat<'a> {
         Ok(Self {
             loaded,
             session: load::session(model, args.context)?,
-            sampler: args.sampling.sampler(model.config().vocab, ends)?,
+            sampler: args.sampling.sampler(model.spec().vocab, ends)?,
             options: GenerateOptions {
                 max_tokens: args.max_tokens,
                 stop: Vec::new(),

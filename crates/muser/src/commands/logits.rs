@@ -67,7 +67,7 @@ pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
         Some(path) => (Some(OutFile::create(path, true)?), false),
         None => (None, false),
     };
-    let mut rows = Rows {
+    let mut rows = RowWriter {
         hash: Sha256::new(),
         bytes: Vec::new(),
         error: None,
@@ -145,14 +145,14 @@ pub(crate) fn score(
 }
 
 /// Where the rows go, in order.
-struct Rows<'a> {
+struct RowWriter<'a> {
     hash: Sha256,
     bytes: Vec<u8>,
     error: Option<io::Error>,
     out: Option<&'a mut dyn Write>,
 }
 
-impl Rows<'_> {
+impl RowWriter<'_> {
     fn write(&mut self, row: &[f32]) {
         self.bytes.clear();
         self.bytes.extend(row.iter().flat_map(|l| l.to_le_bytes()));

@@ -77,17 +77,17 @@ pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
     let subject = Subject::open(common)?;
     let plain = subject.on(subject.device.clone())?;
     let measured = subject.on(Arc::new(Profiled::new(subject.device.clone())))?;
-    let config = plain.config();
+    let spec = plain.spec();
     let (prompt, decode) = (args.prompt as usize, args.decode as usize);
-    if prompt.saturating_add(decode) > config.context {
-        let context = config.context;
+    if prompt.saturating_add(decode) > spec.context {
+        let context = spec.context;
         let usage = format!(
             "--prompt and --decode: expected no more than the model's {context} positions, \
              found {prompt} and {decode}"
         );
         return Err(Usage(usage).into());
     }
-    let mut ids = tokens(prompt + decode, config.vocab);
+    let mut ids = tokens(prompt + decode, spec.vocab);
     let work = Work {
         decode: ids.split_off(prompt),
         prompt: ids,

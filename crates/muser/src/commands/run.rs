@@ -116,7 +116,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
     let ends = model
         .tokenizer()
         .map_or_else(|_| Vec::new(), |t| t.eog().iter().collect());
-    let mut sampler = args.sampling.sampler(model.config().vocab, ends)?;
+    let mut sampler = args.sampling.sampler(model.spec().vocab, ends)?;
     let options = GenerateOptions {
         max_tokens: Some(args.max_tokens.unwrap_or_else(|| {
             // The last token needs no position of its own.
@@ -167,7 +167,9 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
         StopReason::ContextFull { needed, context } => {
             Err(muser_engine::Error::ContextFull { needed, context }.into())
         }
-        _ => Ok(()),
+        StopReason::EndOfGeneration(_) | StopReason::StopString(_) | StopReason::MaxTokens => {
+            Ok(())
+        }
     }
 }
 

@@ -174,7 +174,7 @@ fn options(
             slots: args.slots,
             context: args
                 .ctx
-                .unwrap_or_else(|| loaded.model.config().context.min(CONTEXT)),
+                .unwrap_or_else(|| loaded.model.spec().context.min(CONTEXT)),
             queue: args.queue,
             cache_bytes,
             request_time: Duration::from_secs(args.timeout),
@@ -197,7 +197,7 @@ fn options(
 
 /// The model's name as a word: what the file calls itself, or the file's name.
 fn name(loaded: &Loaded) -> String {
-    let own = match loaded.model.config().name.as_str() {
+    let own = match loaded.model.spec().name.as_str() {
         "" => Path::new(&loaded.path).file_stem().map_or_else(
             || "model".to_owned(),
             |stem| stem.to_string_lossy().into_owned(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Rows of logits by their SHA-256.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct RowHashes {
     /// Of the first so many together, as `muser logits --sha256` has it.
     pub(super) hash: String,
     /// Of each.
@@ -54,10 +54,10 @@ impl<'a, B: Backend> Rig<'a, B> {
         width: usize,
         rows: usize,
         want: Want,
-    ) -> Result<Rows, ModelError> {
+    ) -> Result<RowHashes, ModelError> {
         let count = match want {
             Want::All => width.max(rows),
-            _ => width,
+            Want::Last | Want::Nothing | Want::State => width,
         };
         let (mut all, mut each) = (RowHash::default(), Vec::new());
         for call in self.ids[self.depth..][..count].chunks(width) {
@@ -73,7 +73,7 @@ impl<'a, B: Backend> Rig<'a, B> {
         }
         self.go_to(self.depth)?;
         let hash = all.hex();
-        Ok(Rows { hash, each })
+        Ok(RowHashes { hash, each })
     }
 
     /// One call, its time, and the SHA-256 of its last row if asked for.

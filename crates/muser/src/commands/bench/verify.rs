@@ -5,7 +5,7 @@
 //! another instruction set; where the machine has no second one, the same calls
 //! once more.
 
-use super::rig::Rows;
+use super::rig::RowHashes;
 use muser_model::Want;
 
 /// An answer that depends on how it was computed.
@@ -36,8 +36,8 @@ pub(super) fn verify_widths(
     widths: &[usize],
     rows: usize,
     depth: usize,
-    run: &mut dyn FnMut(usize, Want) -> anyhow::Result<Rows>,
-    witness: &mut dyn FnMut(usize, Want) -> anyhow::Result<Rows>,
+    run: &mut dyn FnMut(usize, Want) -> anyhow::Result<RowHashes>,
+    witness: &mut dyn FnMut(usize, Want) -> anyhow::Result<RowHashes>,
 ) -> anyhow::Result<Proof> {
     let (mut last, mut hashes) = (Vec::new(), Vec::new());
     for &width in widths {
@@ -76,7 +76,7 @@ pub(super) fn verify(
     widths: &[usize],
     rows: usize,
     depth: usize,
-    run: &mut dyn FnMut(usize, Want) -> anyhow::Result<Rows>,
+    run: &mut dyn FnMut(usize, Want) -> anyhow::Result<RowHashes>,
 ) -> anyhow::Result<Proof> {
     let check = |width: usize, how: &str, expected: &str, found: &str| {
         if expected == found {
@@ -120,14 +120,14 @@ mod tests {
         rows: usize,
         want: Want,
         wrong: &dyn Fn(usize, usize, Want) -> bool,
-    ) -> anyhow::Result<Rows> {
+    ) -> anyhow::Result<RowHashes> {
         let name = |i: usize| format!("{i}{}", if wrong(width, i, want) { "!" } else { "" });
         let each: Vec<String> = match want {
             Want::All => (0..width.max(rows)).map(name).collect(),
             _ => vec![name(width - 1)],
         };
         let hash = each[..rows.min(each.len())].join(",");
-        Ok(Rows { hash, each })
+        Ok(RowHashes { hash, each })
     }
 
     fn prove(wrong: &dyn Fn(usize, usize, Want) -> bool) -> anyhow::Result<Proof> {

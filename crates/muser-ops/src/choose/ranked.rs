@@ -1,32 +1,32 @@
-//! Tokens in the order of their logits, sorted only as far as somebody looks.
+//! u32s in the order of their logits, sorted only as far as somebody looks.
 
-use crate::Token;
 use std::cmp::Ordering;
 
-/// How many are sorted first: most draws end among these.
+/// How many tokens are sorted first: most draws end among them.
 const FIRST: usize = 256;
 
-/// Tokens by (logit descending, id ascending).
+/// u32s by (logit descending, id ascending).
 ///
 /// Sorting 200,000 candidates would cost a good part of a small model's token;
 /// a draw rarely looks past the first hundred. The order is total, so what a
 /// partial sort gives does not depend on how far it went.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ranked {
-    items: Vec<(Token, f32)>,
+pub struct Ranked {
+    items: Vec<(u32, f32)>,
     sorted: usize,
 }
 
 impl Ranked {
-    /// Takes all tokens. No logit is a NaN or a negative zero.
-    pub(crate) fn fill(&mut self, logits: &[f32]) {
+    /// Starts anew with these logits, of which none is a NaN or a negative
+    /// zero.
+    pub fn fill(&mut self, logits: &[f32]) {
         self.items.clear();
         self.items.extend((0..).zip(logits.iter().copied()));
         self.sorted = 0;
     }
 
-    /// Drops all but the first `k`.
-    pub(crate) fn keep(&mut self, k: usize) {
+    /// Keeps the first `k` tokens and drops the others.
+    pub fn keep(&mut self, k: usize) {
         if k < self.items.len() {
             self.sort_to(k);
             self.items.truncate(k);
@@ -34,12 +34,19 @@ impl Ranked {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of tokens kept.
+    pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// The token and logit at this rank.
-    pub(crate) fn get(&mut self, rank: usize) -> Option<(Token, f32)> {
+    /// Returns whether no token is kept.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Returns the token at this rank, counted from 0, and its logit; `None`
+    /// from [`Ranked::len`] on.
+    pub fn get(&mut self, rank: usize) -> Option<(u32, f32)> {
         if rank >= self.sorted {
             self.sort_to((rank + 1).max(FIRST).max(self.sorted.saturating_mul(4)));
         }
@@ -63,7 +70,7 @@ impl Ranked {
     }
 }
 
-fn order(a: &(Token, f32), b: &(Token, f32)) -> Ordering {
+fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
@@ -80,7 +87,7 @@ mod tests {
             logits in prop::collection::vec((-3i8..3).prop_map(f32::from), 1..2000),
             k in 1usize..2000,
         ) {
-            let mut whole: Vec<(Token, f32)> = (0..).zip(logits.iter().copied()).collect();
+            let mut whole: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
             whole.sort_by(order);
             let mut ranked = Ranked::default();
             ranked.fill(&logits);

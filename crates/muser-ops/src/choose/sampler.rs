@@ -1,64 +1,28 @@
-//! From logits to one token, the same on every machine.
-//!
-//! ```text
-//! allowed    l_i = -inf for tokens that a grammar rules out
-//! bias       l_i += bias_i
-//! penalties  for tokens i among the last n of the history, c_i times:
-//!                l_i = l_i > 0 ? l_i / repeat : l_i · repeat
-//!                l_i = l_i - (c_i · frequency + presence)
-//! greedy     temperature 0: the largest l_i, the lowest i on ties. The end.
-//! weights    w_i = exp((l_i - max l) / temperature)     f32
-//! top-k      the first k by (l descending, i ascending)
-//! top-p      in that order, up to the first at which Σ w >= p · Σ w of all kept
-//! min-p      in that order, up to the last with w >= min_p   (the largest w is 1)
-//! draw       u in [0, 1); in that order, the first at which Σ w > u · Σ w of all kept
-//! ```
-//!
-//! This is version 2 of the sampling ([`VERSION`]). Every step is an IEEE
-//! operation or [`muser_ops::math::exp`]. Every sum is the strict lane's
-//! reduction ([`muser_ops::reduce`], in f32) of the weights in the order above,
-//! the sum up to a rank that of the first so many; the sum over a vocabulary that
-//! top-k did not cut is by token. Products with p and u, and the comparisons with
-//! them, are in f64. `u` is the upper 53 bits of the next 64 of ChaCha8, keyed
-//! with the seed. Greedy draws no random number, everything else exactly one a
-//! token.
+//! [`Sampler`]: computes the chain of a choice on the host.
 
-mod params;
-mod ranked;
-mod rng;
-mod tree;
+use super::rng::Uniform;
+use super::tree::{self, Running};
+use super::{ChoiceError, Ranked, SamplingParams};
+use crate::math;
 
-pub use params::SamplingParams;
-
-use crate::{Error, Token};
-use muser_ops::math;
-pub(crate) use ranked::Ranked;
-use rng::Uniform;
-use tree::Running;
-
-/// The version of the sampling's arithmetic. It rises whenever a token that is
-/// sampled can be another; greedy tokens are the logits' own.
-///
-/// Version 1 took its sums in f64, one weight after the other. Version 2 takes
-/// them in 256 lanes, so that a device can choose the token that the host would.
-pub const VERSION: u32 = 2;
-
-/// A sampler: settings and the state of its random numbers.
+/// Chooses tokens: settings, and the state of the random numbers.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     params: SamplingParams,
     uniform: Uniform,
-    adjusted: Vec<f32>,
-    window: Vec<Token>,
+    /// The logits after mask, bias and penalties.
+    pub(super) adjusted: Vec<f32>,
+    window: Vec<u32>,
     ranked: Ranked,
 }
 
 impl Sampler {
-    /// A sampler at its seed, for logits of `vocab` tokens.
+    /// Makes a sampler for logits of `vocab` tokens. Its random numbers start at the
+    /// seed.
     ///
     /// # Errors
     /// A parameter out of its range.
-    pub fn new(params: SamplingParams, vocab: usize) -> Result<Self, Error> {
+    pub fn new(params: SamplingParams, vocab: usize) -> Result<Self, ChoiceError> {
         params.validate(vocab)?;
         Ok(Self {
             uniform: Uniform::new(params.seed),
@@ -69,33 +33,58 @@ impl Sampler {
         })
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
 
-    /// Draws a token. `history` is all tokens so far, prompt and answer; the
+    /// Chooses a token. `history` is all tokens so far, prompt and answer; the
     /// penalties look at its end.
     ///
     /// # Errors
-    /// A logit that is not finite, or a bias that rules out every token.
-    pub fn sample(&mut self, logits: &[f32], history: &[Token]) -> Result<Token, Error> {
+    /// A logit that is not finite, or a bias that rules out every token. The
+    /// random numbers do not advance then.
+    pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32, ChoiceError> {
         self.sample_among(logits, history, None)
     }
 
-    /// [`Sampler::sample`] among the tokens allowed: bit i % 32 of word i / 32.
-    /// What the words do not reach is not.
+    /// Chooses one of the allowed tokens, like [`Sampler::sample`]: bit i % 32 of word
+    /// i / 32 allows token i; a token beyond the last word is not allowed.
     ///
     /// # Errors
-    /// As [`Sampler::sample`]; no token allowed.
+    /// Those of [`Sampler::sample`]; no token is allowed.
     pub fn sample_among(
         &mut self,
         logits: &[f32],
-        history: &[Token],
+        history: &[u32],
         allowed: Option<&[u32]>,
-    ) -> Result<Token, Error> {
+    ) -> Result<u32, ChoiceError> {
+        let token = self.pick(logits, history, allowed)?;
+        self.advance();
+        Ok(token)
+    }
+
+    /// Returns the random number of the next draw.
+    pub(super) fn uniform(&self) -> f64 {
+        self.uniform.peek()
+    }
+
+    /// Goes on to the next random number if the last choice used one.
+    pub(super) fn advance(&mut self) {
+        if self.params.temperature != 0.0 {
+            self.uniform.advance();
+        }
+    }
+
+    /// Chooses like [`Sampler::sample_among`], but does not advance the random numbers.
+    pub(super) fn pick(
+        &mut self,
+        logits: &[f32],
+        history: &[u32],
+        allowed: Option<&[u32]>,
+    ) -> Result<u32, ChoiceError> {
         self.adjust(logits, history, allowed)?;
-        let best = argmax(&self.adjusted).ok_or(Error::NothingToSample)?;
+        let best = argmax(&self.adjusted).ok_or(ChoiceError::NothingLeft)?;
         if self.params.temperature == 0.0 {
             return Ok(best);
         }
@@ -103,14 +92,16 @@ impl Sampler {
         Ok(self.draw(max))
     }
 
-    /// Bias and penalties, into `adjusted`.
-    fn adjust(
+    /// Applies mask, bias and penalties and stores the result in `adjusted`.
+    pub(super) fn adjust(
         &mut self,
         logits: &[f32],
-        history: &[Token],
+        history: &[u32],
         allowed: Option<&[u32]>,
-    ) -> Result<(), Error> {
-        refuse(logits, |l| !l.is_finite())?;
+    ) -> Result<(), ChoiceError> {
+        if let Some((token, found)) = first(logits, |l| !l.is_finite()) {
+            return Err(ChoiceError::Logit { token, found });
+        }
         self.adjusted.clear();
         // Adding zero turns -0 into +0: the two must tie.
         self.adjusted.extend(logits.iter().map(|l| l + 0.0));
@@ -127,10 +118,13 @@ impl Sampler {
             }
         }
         self.penalize(history);
-        refuse(&self.adjusted, |l| l.is_nan() || l == f32::INFINITY)
+        match first(&self.adjusted, |l| l.is_nan() || l == f32::INFINITY) {
+            Some((token, found)) => Err(ChoiceError::Adjusted { token, found }),
+            None => Ok(()),
+        }
     }
 
-    fn penalize(&mut self, history: &[Token]) {
+    fn penalize(&mut self, history: &[u32]) {
         let p = &self.params;
         if p.repeat_penalty == 1.0 && p.frequency_penalty == 0.0 && p.presence_penalty == 0.0 {
             return;
@@ -153,7 +147,7 @@ impl Sampler {
         }
     }
 
-    fn draw(&mut self, max: f32) -> Token {
+    fn draw(&mut self, max: f32) -> u32 {
         let temperature = self.params.temperature;
         let weight = |l: f32| math::exp((l - max) / temperature);
         self.ranked.fill(&self.adjusted);
@@ -169,7 +163,7 @@ impl Sampler {
         };
         let (kept, mass) = self.keep_likely(mass, weight);
 
-        let target = self.uniform.next() * f64::from(mass);
+        let target = self.uniform.peek() * f64::from(mass);
         let (mut sum, mut chosen) = (Running::new(), 0);
         for rank in 0..kept {
             let Some((token, l)) = self.ranked.get(rank) else {
@@ -183,12 +177,13 @@ impl Sampler {
                 break;
             }
         }
-        // Rounding can leave the sum short of the target: the last token with
-        // a weight it is, then.
+        // Rounding can leave the sum short of the target; the last token with a
+        // weight above zero is chosen then.
         chosen
     }
 
-    /// top-p and min-p: how many ranks stay, and the sum of their weights.
+    /// Applies top-p and min-p. Returns how many ranks stay, and the sum of
+    /// their weights.
     fn keep_likely(&mut self, mass: f32, weight: impl Fn(f32) -> f32) -> (usize, f32) {
         let (top_p, min_p) = (self.params.top_p, self.params.min_p);
         if top_p == 1.0 && min_p == 0.0 {
@@ -215,23 +210,21 @@ impl Sampler {
     }
 }
 
-/// An error for the first logit that is wrong.
+/// Returns the first wrong logit with its token.
 ///
-/// All are looked at before the first is looked for: a loop without an end of its
-/// own is one that the compiler makes vectors of, and there are 200,000 logits.
-fn refuse(logits: &[f32], wrong: impl Fn(f32) -> bool) -> Result<(), Error> {
+/// Tests every logit without an early exit, so that the loop over 200,000 of
+/// them vectorises; searches for the first wrong one only on failure.
+fn first(logits: &[f32], wrong: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
     if !logits.iter().fold(false, |any, &l| any | wrong(l)) {
-        return Ok(());
+        return None;
     }
-    let first = logits.iter().position(|&l| wrong(l));
-    first.map_or(Ok(()), |token| {
-        let found = logits[token];
-        Err(Error::NonFiniteLogit { token, found })
-    })
+    let mut all = logits.iter().copied().enumerate();
+    all.find(|&(_, l)| wrong(l))
 }
 
-/// The largest, the lowest index on ties; `None` if all are minus infinity.
-fn argmax(logits: &[f32]) -> Option<Token> {
+/// Returns the index of the largest logit, the lowest index on ties; `None` if
+/// all are minus infinity.
+fn argmax(logits: &[f32]) -> Option<u32> {
     const LANES: usize = 16;
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -252,6 +245,3 @@ fn argmax(logits: &[f32]) -> Option<Token> {
         .find(|&(_, &l)| l == max)
         .map(|(token, _)| token)
 }
-
-#[cfg(test)]
-mod tests;

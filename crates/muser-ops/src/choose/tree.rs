@@ -1,24 +1,23 @@
 //! Sums of weights in the order of the strict lane's reductions.
 //!
-//! A sum over values in an order is [`muser_ops::reduce`]'s: value n goes to lane
-//! n mod 256, then lanes are halved. So a device with 256 threads gets the bits of
-//! the host, and so does one that searches for the place where a sum passes a
-//! bound: rounding keeps order, so the sums of longer and longer beginnings never
-//! fall, although no two of them share a chain.
+//! [`crate::reduce`] defines the sum of a sequence: value n is added to partial sum
+//! n mod 256, then the partial sums are halved. So a device with 256 threads gets the
+//! bits of the host. Prefix sums never fall, because rounding is monotonic, so a
+//! device may also search for the first prefix whose sum passes a bound.
 
-use muser_ops::reduce::PARTIALS;
+use crate::reduce::PARTIALS;
 
-/// The sum of a growing sequence of values, as if it were taken anew after each.
+/// The sums of all prefixes of a sequence, one after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
-    /// The halving tree: the lanes are the last 256 nodes, the 128 sums of two
-    /// lanes the 128 before them, and so on to the whole sum at 1.
+    /// The halving tree: the 256 partial sums are its last nodes, the 128 sums of two
+    /// of them the 128 before those, and so on to the whole sum at 1.
     nodes: [f32; 2 * PARTIALS],
     next: usize,
 }
 
 impl Running {
-    /// Of no value yet.
+    /// The empty sequence.
     pub(super) fn new() -> Self {
         Self {
             nodes: [0.0; 2 * PARTIALS],
@@ -26,15 +25,15 @@ impl Running {
         }
     }
 
-    /// Adds a value; the sum of all so far. Nine additions: the value's lane, and
-    /// what lies between it and the whole.
+    /// Appends a value and returns the sum of all so far. Takes nine additions:
+    /// one to the value's partial sum, eight on the way from there to the root.
     pub(super) fn push(&mut self, value: f32) -> f32 {
-        let lane = self.next % PARTIALS;
+        let place = self.next % PARTIALS;
         self.next += 1;
-        self.nodes[PARTIALS + lane] += value;
+        self.nodes[PARTIALS + place] += value;
         let mut width = PARTIALS / 2;
         while width > 0 {
-            let (l, n) = (lane % width, &mut self.nodes);
+            let (l, n) = (place % width, &mut self.nodes);
             n[width + l] = n[2 * width + l] + n[3 * width + l];
             width /= 2;
         }
@@ -42,19 +41,19 @@ impl Running {
     }
 }
 
-/// The sum of all values.
+/// Returns the sum of all values.
 pub(super) fn sum(values: impl Iterator<Item = f32>) -> f32 {
-    let mut lanes = [0.0f32; PARTIALS];
+    let mut partials = [0.0f32; PARTIALS];
     for (i, value) in values.enumerate() {
-        lanes[i % PARTIALS] += value;
+        partials[i % PARTIALS] += value;
     }
-    muser_ops::reduce::halve(&mut lanes)
+    crate::reduce::halve(&mut partials)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muser_ops::reduce;
+    use crate::reduce;
     use proptest::prelude::*;
 
     proptest! {

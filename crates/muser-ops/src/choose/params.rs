@@ -1,12 +1,12 @@
-//! What a sampler is told, and the ranges it is held to.
+//! The settings of a sampler and their ranges.
 
-use crate::{Error, Token};
+use super::ChoiceError;
 
-/// The settings of a [`Sampler`](crate::Sampler). The default is plain
+/// The settings of a [`Sampler`](super::Sampler). The default is plain
 /// sampling from the model's distribution with seed 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits; 0 takes the largest logit always. 0 to 100.
+    /// Divides the logits; 0 always chooses the largest logit. 0 to 100.
     pub temperature: f32,
     /// Keeps the k most likely tokens; 0 keeps all.
     pub top_k: usize,
@@ -18,19 +18,21 @@ pub struct SamplingParams {
     /// Divides positive and multiplies negative logits of tokens in the
     /// penalty window. 0.01 to 100; 1 does nothing.
     pub repeat_penalty: f32,
-    /// Taken off a logit for every time its token is in the penalty window.
+    /// Subtracted from a token's logit once for each time that the token is in
+    /// the penalty window.
     /// -100 to 100.
     pub frequency_penalty: f32,
-    /// Taken off a logit once if its token is in the penalty window.
+    /// Subtracted from a token's logit once if the token is in the penalty
+    /// window.
     /// -100 to 100.
     pub presence_penalty: f32,
-    /// How many of the last tokens, the prompt's among them, the penalties
-    /// look at.
+    /// Size of the penalty window: the last tokens of the history, the prompt
+    /// included.
     pub penalty_window: usize,
     /// Added to the logits of these tokens: -1000 to 1000, or minus infinity,
-    /// which rules a token out. A token named twice gets both.
-    pub logit_bias: Vec<(Token, f32)>,
-    /// Where the random numbers start.
+    /// which rules a token out. The biases of a token named twice add up.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -52,7 +54,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Always the largest logit.
+    /// Returns settings that always choose the largest logit.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -60,11 +62,12 @@ impl SamplingParams {
         }
     }
 
-    /// Checks every range.
+    /// Checks every parameter against its range; `vocab` bounds the tokens of
+    /// the bias.
     ///
     /// # Errors
-    /// The first parameter out of its range, with the range and the value.
-    pub fn validate(&self, vocab: usize) -> Result<(), Error> {
+    /// [`ChoiceError::Parameter`] for the first one out of its range.
+    pub fn validate(&self, vocab: usize) -> Result<(), ChoiceError> {
         let ranges = [
             ("temperature", self.temperature, 0.0, 100.0, "0 to 100"),
             ("min_p", self.min_p, 0.0, 1.0, "0 to 1"),
@@ -101,7 +104,7 @@ impl SamplingParams {
         )?;
         for &(token, bias) in &self.logit_bias {
             if token as usize >= vocab {
-                return Err(Error::Parameter {
+                return Err(ChoiceError::Parameter {
                     name: "logit_bias",
                     expected: format!("a token below the vocabulary's {vocab}"),
                     found: format!("token {token}"),
@@ -118,11 +121,11 @@ impl SamplingParams {
     }
 }
 
-fn check(name: &'static str, ok: bool, expected: &str, found: f32) -> Result<(), Error> {
+fn check(name: &'static str, ok: bool, expected: &str, found: f32) -> Result<(), ChoiceError> {
     if ok {
         return Ok(());
     }
-    Err(Error::Parameter {
+    Err(ChoiceError::Parameter {
         name,
         expected: expected.to_owned(),
         found: found.to_string(),

@@ -1,8 +1,9 @@
 //! The chain step by step with values computed by hand, then against a plain
 //! form of its definition.
 
+use super::rng::Uniform;
 use super::*;
-use muser_ops::reduce;
+use crate::{math, reduce};
 use proptest::prelude::*;
 
 fn sampler(params: SamplingParams, vocab: usize) -> Sampler {
@@ -15,7 +16,7 @@ fn params(edit: impl FnOnce(&mut SamplingParams)) -> SamplingParams {
     params
 }
 
-fn draws(params: SamplingParams, logits: &[f32], n: usize) -> Vec<Token> {
+fn draws(params: SamplingParams, logits: &[f32], n: usize) -> Vec<u32> {
     let mut s = sampler(params, logits.len());
     (0..n).map(|_| s.sample(logits, &[]).unwrap()).collect()
 }
@@ -94,7 +95,7 @@ fn min_p_is_a_share_of_the_likeliest() {
 
 #[test]
 fn penalties_as_written() {
-    let adjusted = |edit: fn(&mut SamplingParams), history: &[Token]| {
+    let adjusted = |edit: fn(&mut SamplingParams), history: &[u32]| {
         let mut s = sampler(params(edit), 3);
         s.adjust(&[4.0, -4.0, 1.0], history, None).unwrap();
         s.adjusted
@@ -107,13 +108,13 @@ fn penalties_as_written() {
     assert_eq!(adjusted(window, &[0, 1, 1]), [4.0, -5.0, 1.0]);
     let off: fn(&mut SamplingParams) = |p| (p.presence_penalty, p.penalty_window) = (1.0, 0);
     assert_eq!(adjusted(off, &[0, 1, 1]), [4.0, -4.0, 1.0]);
-    // A token beyond the logits is nobody's.
+    // A token beyond the logits changes nothing.
     assert_eq!(adjusted(repeat, &[9]), [4.0, -4.0, 1.0]);
 }
 
 #[test]
 fn bias_moves_and_rules_out() {
-    let greedy = |bias: Vec<(Token, f32)>| {
+    let greedy = |bias: Vec<(u32, f32)>| {
         let p = SamplingParams {
             logit_bias: bias,
             ..SamplingParams::greedy()
@@ -126,7 +127,7 @@ fn bias_moves_and_rules_out() {
     assert_eq!(greedy(vec![(2, never)]).unwrap(), 1);
     assert!(matches!(
         greedy(vec![(0, never), (1, never), (2, never)]),
-        Err(Error::NothingToSample)
+        Err(ChoiceError::NothingLeft)
     ));
     // A ruled-out token is not drawn either.
     let p = params(|p| p.logit_bias = vec![(0, never), (3, never)]);
@@ -169,7 +170,7 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
 
 /// The definition, without lazy sorting or running sums: what the sampler must
 /// equal.
-fn plain(p: &SamplingParams, logits: &[f32]) -> Token {
+fn plain(p: &SamplingParams, logits: &[f32]) -> u32 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |l: f32| math::exp((l - max) / p.temperature);
     let reduced = |w: &[f32]| reduce::dot(w, &vec![1.0; w.len()]);
@@ -202,9 +203,9 @@ fn plain(p: &SamplingParams, logits: &[f32]) -> Token {
             .unwrap_or(unlikely);
         mass = first(kept);
     }
-    let target = Uniform::new(p.seed).next() * mass;
+    let target = Uniform::new(p.seed).peek() * mass;
     let passed = (0..kept).find(|&rank| first(rank + 1) > target);
-    order[passed.unwrap_or(kept - 1)] as Token
+    order[passed.unwrap_or(kept - 1)] as u32
 }
 
 proptest! {
@@ -239,7 +240,7 @@ proptest! {
 #[test]
 fn only_what_is_allowed_is_sampled() {
     let logits: Vec<f32> = (0..70).map(|i| i as f32 / 10.0).collect();
-    // Tokens 3 and 40.
+    // u32s 3 and 40.
     let words = [1 << 3, 1 << 8];
     for temperature in [0.0, 1.0] {
         let params = SamplingParams {
@@ -252,6 +253,40 @@ fn only_what_is_allowed_is_sampled() {
             assert!(token == 40 || (token == 3 && temperature > 0.0), "{token}");
         }
         let none = s.sample_among(&logits, &[], Some(&[])).unwrap_err();
-        assert!(matches!(none, Error::NothingToSample));
+        assert!(matches!(none, ChoiceError::NothingLeft));
     }
+}
+
+/// A choice that is dropped, or refused, has drawn no random number.
+#[test]
+fn random_numbers_advance_when_a_token_is_taken() {
+    let (logits, plain) = ([0.5; 4], SamplingParams::default);
+    let mut s = sampler(plain(), 4);
+    let mut got = Vec::new();
+    for n in 0..8 {
+        let mut choice = Choice::new(&mut s, &[], None);
+        assert!(choice.outcome().is_none() && choice.take().is_none());
+        if n % 2 == 0 {
+            choice.choose(&logits);
+            assert!(matches!(choice.outcome(), Some(Ok(_))));
+            continue;
+        }
+        choice.set(Err(ChoiceError::NothingLeft));
+        assert_eq!(choice.take(), Some(Err(ChoiceError::NothingLeft)));
+        choice.choose(&logits);
+        got.push(choice.take().unwrap().unwrap());
+    }
+    assert_eq!(got, draws(plain(), &logits, 4));
+    // A token that a device chose uses the number as well.
+    let u = Choice::new(&mut s, &[], None).uniform();
+    let mut choice = Choice::new(&mut s, &[], None);
+    choice.set(Ok(2));
+    assert_eq!((choice.uniform(), choice.take()), (u, Some(Ok(2))));
+    assert_ne!(choice.uniform(), u);
+    // A greedy choice uses none.
+    let mut greedy = sampler(SamplingParams::greedy(), 4);
+    let mut choice = Choice::new(&mut greedy, &[], None);
+    let u = choice.uniform();
+    choice.choose(&logits);
+    assert_eq!((choice.take(), choice.uniform()), (Some(Ok(0)), u));
 }

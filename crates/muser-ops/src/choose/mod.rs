@@ -1,0 +1,158 @@
+//! Choosing the next token from logits, the same on every machine.
+//!
+//! ```text
+//! allowed    l_i = -inf for tokens that a grammar rules out
+//! bias       l_i += bias_i
+//! penalties  for tokens i among the last n of the history, c_i times:
+//!                l_i = l_i > 0 ? l_i / repeat : l_i · repeat
+//!                l_i = l_i - (c_i · frequency + presence)
+//! greedy     temperature 0: the largest l_i, the lowest i on ties. The end.
+//! weights    w_i = exp((l_i - max l) / temperature)     f32
+//! top-k      the first k by (l descending, i ascending)
+//! top-p      in that order, up to the first at which Σ w >= p · Σ w of all kept
+//! min-p      in that order, up to the last with w >= min_p   (the largest w is 1)
+//! draw       u in [0, 1); in that order, the first at which Σ w > u · Σ w of all kept
+//! ```
+//!
+//! This is version 2 of the sampling ([`VERSION`]). Every step is an IEEE
+//! operation or [`crate::math::exp`]. Every sum is the strict lane's reduction
+//! ([`crate::reduce`], in f32) of the weights in the order above: the sum up to
+//! rank n is the reduction of the first n weights. Where top-k cuts nothing, the
+//! sum over the vocabulary takes the weights by token id. Products with p and u,
+//! and the comparisons with them, are in f64. `u` is the upper 53 bits of the
+//! next 64 of ChaCha8, keyed with the seed. A greedy choice draws no random
+//! number; every other choice draws exactly one.
+//!
+//! A [`Sampler`] computes this on the host and defines the token. A backend may
+//! compute it where the logits are ([`Backend::choose`](crate::Backend::choose))
+//! and must then choose the same token or report the same error.
+
+mod params;
+mod ranked;
+mod rng;
+mod sampler;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use params::SamplingParams;
+pub use ranked::Ranked;
+pub use sampler::Sampler;
+
+/// The version of the sampling's arithmetic. It rises whenever a sampled token
+/// can change; greedy tokens depend on the logits alone.
+///
+/// Version 1 took its sums in f64, one weight after the other. Version 2 takes
+/// them in 256 lanes, so that a device can choose the token that the host would.
+pub const VERSION: u32 = 2;
+
+/// Why a sampler or a choice was refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ChoiceError {
+    /// A parameter out of its range.
+    #[error("{name}: expected {expected}, found {found}")]
+    Parameter {
+        /// The parameter.
+        name: &'static str,
+        /// Its range.
+        expected: String,
+        /// The value.
+        found: String,
+    },
+    /// A logit that the model computed is infinite or a NaN.
+    #[error("the logit of token {token} is {found}")]
+    Logit {
+        /// The first such token.
+        token: usize,
+        /// Its logit.
+        found: f32,
+    },
+    /// Bias and penalties made a finite logit a NaN or plus infinity.
+    #[error("the logit of token {token} is {found}")]
+    Adjusted {
+        /// The first such token.
+        token: usize,
+        /// Its logit after bias and penalties.
+        found: f32,
+    },
+    /// The bias, or the set of allowed tokens, rules out every token.
+    #[error("logit_bias: expected to leave a token to sample, found all ruled out")]
+    NothingLeft,
+}
+
+/// One token to choose: a sampler, what its choice depends on beside the
+/// logits, and the outcome.
+///
+/// The sampler's random numbers advance when [`Choice::take`] hands out a
+/// token, not when it is chosen. So a choice whose pass failed can be dropped,
+/// and made again without a change of the token.
+#[derive(Debug)]
+pub struct Choice<'a> {
+    sampler: &'a mut Sampler,
+    history: &'a [u32],
+    allowed: Option<&'a [u32]>,
+    outcome: Option<Result<u32, ChoiceError>>,
+}
+
+impl<'a> Choice<'a> {
+    /// Makes a choice without an outcome.
+    ///
+    /// `history` is all tokens so far, prompt and answer; the penalties look at
+    /// its end. `allowed` is a bit mask: bit i % 32 of word i / 32 allows token
+    /// i; a token beyond the last word is not allowed. `None` allows all.
+    pub fn new(sampler: &'a mut Sampler, history: &'a [u32], allowed: Option<&'a [u32]>) -> Self {
+        Self {
+            sampler,
+            history,
+            allowed,
+            outcome: None,
+        }
+    }
+
+    /// Returns the settings of the sampler.
+    pub fn params(&self) -> &SamplingParams {
+        self.sampler.params()
+    }
+
+    /// Returns all tokens so far.
+    pub fn history(&self) -> &'a [u32] {
+        self.history
+    }
+
+    /// Returns the bit mask of the allowed tokens; `None` allows all.
+    pub fn allowed(&self) -> Option<&'a [u32]> {
+        self.allowed
+    }
+
+    /// Returns the random number u in [0, 1) that a draw uses. It stays the same until
+    /// [`Choice::take`] hands out a token.
+    pub fn uniform(&self) -> f64 {
+        self.sampler.uniform()
+    }
+
+    /// Chooses on the host from the logits of one row, one for each token of the
+    /// vocabulary. This is the definition of the outcome.
+    pub fn choose(&mut self, logits: &[f32]) {
+        self.outcome = Some(self.sampler.pick(logits, self.history, self.allowed));
+    }
+
+    /// Stores the outcome that a device computed.
+    pub fn set(&mut self, outcome: Result<u32, ChoiceError>) {
+        self.outcome = Some(outcome);
+    }
+
+    /// Returns the outcome and leaves it in place; `None` before the choice is made.
+    pub fn outcome(&self) -> Option<&Result<u32, ChoiceError>> {
+        self.outcome.as_ref()
+    }
+
+    /// Takes the outcome. If it is a token that used a random number, the sampler goes
+    /// on to the next one. `None` before the choice is made.
+    pub fn take(&mut self) -> Option<Result<u32, ChoiceError>> {
+        let outcome = self.outcome.take();
+        if let Some(Ok(_)) = outcome {
+            self.sampler.advance();
+        }
+        outcome
+    }
+}
