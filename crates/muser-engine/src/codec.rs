@@ -1,57 +1,92 @@
-//! Text in and out of a model: its tokenizer and its chat template.
+//! Text in and out of a model: its tokenizer, chat template and chat format.
 
 use crate::{Error, Token};
 use muser_model::gguf::{self, Gguf};
+use muser_text::chat::{Format, Guard, Unbounded};
 use muser_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, Special};
 use muser_text::{Tokenizer, TokenizerSpec};
+use std::sync::Arc;
 
-/// A model's tokenizer and chat template, where its file has them. It knows
-/// nothing of what computes; a clone shares the vocabulary.
+/// A model's tokenizer and chat template, where its file has them, and the
+/// format of its conversations. It is independent of the backend. A clone shares
+/// the vocabulary.
 #[derive(Clone)]
 pub struct Codec {
-    tokenizer: Option<Result<Tokenizer, muser_text::Error>>,
+    tokenizer: Option<Result<Usable, muser_text::Error>>,
     template: Option<Result<ChatTemplate, String>>,
-    header_end: Option<Token>,
+    format: Format,
+}
+
+/// A tokenizer, and the guard of its control tokens.
+#[derive(Clone)]
+struct Usable {
+    tokenizer: Tokenizer,
+    guard: Arc<Guard>,
 }
 
 impl Codec {
-    /// Reads both from a file.
+    /// Reads tokenizer and template from a file, and detects the format.
     ///
     /// A template that does not compile is no reason to refuse the model: it
-    /// is an error when a chat is asked for. Nor is a kind of tokenizer that
-    /// nothing here implements: tokens come and go, and it is an error when
-    /// text is asked for.
+    /// is an error when a chat is asked for. Neither is a kind of tokenizer that
+    /// is not implemented: the model still takes and gives token ids, and it is
+    /// an error when text is asked for.
     ///
     /// # Errors
     /// A tokenizer that cannot be built as the file describes it.
     pub fn load(gguf: &Gguf) -> Result<Self, Error> {
         let tokenizer = match tokenizer_spec(gguf)?.map(Tokenizer::new) {
-            Some(Err(e)) if !is_another_kind(&e) => return Err(e.into()),
-            tokenizer => tokenizer,
+            None => None,
+            Some(Err(e)) if is_another_kind(&e) => Some(Err(e)),
+            Some(tokenizer) => {
+                let tokenizer = tokenizer?;
+                let guard = Arc::new(Guard::new(&tokenizer)?);
+                Some(Ok(Usable { tokenizer, guard }))
+            }
         };
         let usable = tokenizer.as_ref().and_then(|t| t.as_ref().ok());
+        let usable = usable.map(|usable| &usable.tokenizer);
         let template = template(gguf, usable)?;
-        let header_end = match (usable, &template) {
-            (Some(tokenizer), Some(Ok(template))) => header_end(tokenizer, template),
-            _ => None,
+        let format = match (usable, &template) {
+            (Some(tokenizer), Some(Ok(template))) => Format::detect(tokenizer, template),
+            _ => Format::Plain,
         };
         Ok(Self {
             tokenizer,
             template,
-            header_end,
+            format,
         })
+    }
+
+    /// The tokenizer and its guard.
+    fn usable(&self) -> Result<&Usable, Error> {
+        match &self.tokenizer {
+            None => Err(Error::NoTokenizer),
+            Some(Ok(usable)) => Ok(usable),
+            Some(Err(reason)) => Err(Error::OtherTokenizer(reason.clone())),
+        }
     }
 
     /// The tokenizer.
     ///
     /// # Errors
-    /// The file has none, or one of a kind that nothing here implements.
+    /// The file has none, or one of a kind that is not implemented.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
-        match &self.tokenizer {
-            None => Err(Error::NoTokenizer),
-            Some(Ok(tokenizer)) => Ok(tokenizer),
-            Some(Err(reason)) => Err(Error::OtherTokenizer(reason.clone())),
-        }
+        Ok(&self.usable()?.tokenizer)
+    }
+
+    /// The guard, which makes prompts of conversations.
+    ///
+    /// # Errors
+    /// As [`Codec::tokenizer`].
+    pub fn guard(&self) -> Result<&Guard, Error> {
+        Ok(&self.usable()?.guard)
+    }
+
+    /// The format of the model's conversations; [`Format::Plain`] for a model
+    /// without a chat template.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// The chat template.
@@ -73,8 +108,8 @@ impl Codec {
         self.tokenizer().is_ok_and(|t| t.eog().contains(token))
     }
 
-    /// The tokens of a text to be continued as it stands, with the start token
-    /// if the file wishes one. Special tokens written in the text are letters.
+    /// Encodes a text to be continued as it stands, with the start token if the
+    /// file wishes one. Special tokens written in the text are letters.
     ///
     /// # Errors
     /// The file has no tokenizer, or the text cannot be encoded.
@@ -87,43 +122,22 @@ impl Codec {
         Ok(tokenizer.encode(text, options)?)
     }
 
-    /// The tokens of a conversation, up to where the model's answer begins.
-    ///
-    /// The template writes special tokens as text, so those in a message's text
-    /// are parsed as well: whoever may not write one must not get this far with
-    /// it.
+    /// Encodes a conversation, up to where the model's answer begins. Special
+    /// tokens written in a message are letters: only the template can command
+    /// the model.
     ///
     /// # Errors
     /// No tokenizer, no template, one that does not compile or fails on these
     /// messages.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<Token>, Error> {
+        let guard = self.guard()?;
         let options = RenderOptions {
             add_generation_prompt: true,
             ..RenderOptions::default()
         };
-        let tokenizer = self.tokenizer()?;
-        let text = self.chat_template()?.render(messages, options)?;
-        let options = |add_bos| EncodeOptions {
-            special: Special::Parse,
-            add_bos,
-        };
-        let tokens = tokenizer.encode(&text, options(false))?;
-        // Most templates write the start token themselves; one is enough.
-        if tokenizer.add_bos() && tokens.first().copied() != tokenizer.bos() {
-            return Ok(tokenizer.encode(&text, options(true))?);
-        }
-        Ok(tokens)
-    }
-
-    /// The control token at which the header of a chat's answer ends, where the
-    /// template leaves a header for the model to write.
-    ///
-    /// Muse Glimmer's prompt ends after `<|start|>assistant`; the model goes on
-    /// with ` to=user<|message|>`, and only then comes the answer. Found by
-    /// comparing the prompt with how the template writes an answer that is
-    /// given.
-    pub fn header_end(&self) -> Option<Token> {
-        self.header_end
+        let template = self.chat_template()?;
+        let prompt = guard.prompt(template, messages.to_vec(), options, &Unbounded)?;
+        Ok(prompt.tokens)
     }
 }
 
@@ -132,12 +146,13 @@ impl std::fmt::Debug for Codec {
         f.debug_struct("Codec")
             .field("tokenizer", &self.tokenizer().is_ok())
             .field("template", &self.template.is_some())
+            .field("format", &self.format)
             .finish()
     }
 }
 
-/// Whether a tokenizer is of a kind that nothing here implements, and not a
-/// broken one of a kind that is.
+/// Whether a tokenizer is of a kind that is not implemented, and not a broken one
+/// of a kind that is.
 fn is_another_kind(error: &muser_text::Error) -> bool {
     use muser_text::Error as Text;
     matches!(
@@ -146,36 +161,7 @@ fn is_another_kind(error: &muser_text::Error) -> bool {
     )
 }
 
-fn header_end(tokenizer: &Tokenizer, template: &ChatTemplate) -> Option<Token> {
-    const ANSWER: &str = "\u{e000}";
-    let message = |role: &str, content: &str| Message {
-        role: role.to_owned(),
-        content: content.to_owned(),
-        ..Message::default()
-    };
-    let mut messages = vec![message("user", "a")];
-    let render = |messages: &[Message], add_generation_prompt| {
-        let options = RenderOptions {
-            add_generation_prompt,
-            ..RenderOptions::default()
-        };
-        template.render(messages, options).ok()
-    };
-    let prompt = render(&messages, true)?;
-    messages.push(message("assistant", ANSWER));
-    let given = render(&messages, false)?;
-    let (before, _) = given.split_once(ANSWER)?;
-    let options = EncodeOptions {
-        special: Special::Parse,
-        add_bos: false,
-    };
-    let header = tokenizer
-        .encode(before.strip_prefix(&*prompt)?, options)
-        .ok()?;
-    header.last().copied().filter(|&t| tokenizer.is_control(t))
-}
-
-/// What a file says about its tokenizer; `None` if it has none.
+/// Reads the description of a tokenizer from a file; `None` if it has none.
 ///
 /// # Errors
 /// A key of the wrong type.

@@ -20,6 +20,7 @@ mod sampler;
 mod score;
 mod session;
 mod stop;
+mod transcript;
 
 pub use batch::{Advance, Batch, Refused};
 pub use codec::{Codec, tokenizer_spec};
@@ -33,6 +34,7 @@ pub use sampler::{Sampler, SamplingParams, VERSION as SAMPLING_VERSION};
 pub use score::{LogProbs, log_prob};
 pub use session::{Session, SyncReport};
 pub use stop::{GenerateOptions, MAX_STOP_BYTES, StopMatcher, StopReason};
+pub use transcript::Transcript;
 
 /// A token id: a row of the embedding table.
 pub type Token = u32;

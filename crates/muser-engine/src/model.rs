@@ -4,11 +4,12 @@ use crate::{Codec, Error, Token};
 use muser_model::gguf::Gguf;
 use muser_model::{Spec, Transformer};
 use muser_ops::Backend;
+use muser_text::chat::Format;
 use muser_text::{ChatTemplate, Message, Tokenizer};
 use std::sync::Arc;
 
-/// A model: the transformer and, where the file has them, tokenizer and chat
-/// template. Immutable; sessions share it through an [`Arc`].
+/// A model: the transformer and its [`Codec`]. It is immutable; sessions share it
+/// through an [`Arc`].
 pub struct Model<B: Backend> {
     transformer: Transformer<B>,
     codec: Codec,
@@ -33,7 +34,7 @@ impl<B: Backend> Model<B> {
         &self.transformer
     }
 
-    /// What the model computes.
+    /// The model's specification.
     pub fn config(&self) -> &Spec {
         self.transformer.config()
     }
@@ -81,9 +82,9 @@ impl<B: Backend> Model<B> {
         self.codec.chat_prompt(messages)
     }
 
-    /// [`Codec::header_end`].
-    pub fn header_end(&self) -> Option<Token> {
-        self.codec.header_end()
+    /// [`Codec::format`].
+    pub fn format(&self) -> Format {
+        self.codec.format()
     }
 
     /// Refuses the first token that the vocabulary lacks; `at` is the position
@@ -101,8 +102,8 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Refuses a part of a split file, whose tensors are not all there. Its first part
-/// has the header of the whole model and would fail at a tensor's name.
+/// Refuses one part of a split file, which has only some of the tensors. The first
+/// part has the header of the whole model and would fail at a tensor's name.
 fn refuse_part(gguf: &Gguf) -> Result<(), Error> {
     let keys = gguf.metadata();
     let number = |key| keys.opt_u32(key).map_err(|e| Error::Model(e.into()));

@@ -1,30 +1,40 @@
 //! When a generation ends, and the search for stop strings in a stream.
 
 use crate::{Error, Token};
+use muser_text::chat::Format;
 
 /// The longest stop string in bytes. What could be the beginning of one is
 /// held back from the stream.
 pub const MAX_STOP_BYTES: usize = 1024;
 
-/// How a generation goes, and what ends it besides the model's
+/// The chat format of an answer, and what ends it besides the model's
 /// end-of-generation tokens and a full context.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenerateOptions {
     /// The most tokens to generate; `None` goes on until something else ends
     /// it.
     pub max_tokens: Option<usize>,
-    /// Texts that end the generation when they appear in it. They, and what
-    /// follows, are not part of the answer.
+    /// Texts that end the generation when they appear in its content. They, and
+    /// what follows, are not part of the answer.
     pub stop: Vec<String>,
-    /// The token at which the header of an answer ends
-    /// ([`Model::header_end`](crate::Model::header_end)); what comes before it
-    /// is no text of the answer.
-    pub header_end: Option<Token>,
+    /// How the answer is written: [`Model::format`](crate::Model::format) behind
+    /// the prompt of a conversation, [`Format::Plain`] behind any other one.
+    pub format: Format,
+}
+
+impl Default for GenerateOptions {
+    /// No limit, no stop strings, and everything is content.
+    fn default() -> Self {
+        Self {
+            max_tokens: None,
+            stop: Vec::new(),
+            format: Format::Plain,
+        }
+    }
 }
 
 /// Why a generation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum StopReason {
     /// The model said so, with this token.
     EndOfGeneration(Token),
@@ -57,8 +67,8 @@ impl StopReason {
     }
 }
 
-/// Finds the first stop string in a text that comes in pieces, and lets
-/// through only what cannot be part of one.
+/// Finds the first stop string in a text that comes in pieces, and lets through
+/// only text that cannot be part of one.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     strings: Vec<String>,
@@ -86,9 +96,9 @@ impl StopMatcher {
         })
     }
 
-    /// Takes a piece; gives the text that is safe to show, and the stop string
-    /// that ended it, if one did: the one complete first, the longest of those.
-    /// Where the pieces are cut makes no difference.
+    /// Takes a piece of text. Returns the text that is safe to show, and the stop
+    /// string that ended it, if one did: the one that is complete first, and of
+    /// those the longest. The result does not depend on where the pieces are cut.
     pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         if self.strings.is_empty() {
             return (text.to_owned(), None);
@@ -110,12 +120,12 @@ impl StopMatcher {
         (std::mem::replace(&mut self.held, rest), None)
     }
 
-    /// What was held back: the text ended without a stop string.
+    /// Returns the text that was held back: it ended without a stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Bytes at the end of what is held that a stop string could begin with.
+    /// Returns how many bytes at the end of the held text could begin a stop string.
     fn possible_start(&self) -> usize {
         let held = self.held.as_bytes();
         let longest = |s: &String| {
@@ -184,8 +194,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the text is cut: what is shown is the text before the first
-        /// match, or all of it.
+        /// However the text is cut, the text before the first match is shown, or
+        /// all of it.
         #[test]
         fn the_cut_does_not_matter(
             text in "[abé]{0,20}",

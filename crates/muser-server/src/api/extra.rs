@@ -1,11 +1,12 @@
-//! Routes that are not OpenAI's: what users of llama.cpp's server know, and
-//! what operators need.
+//! Routes that are not OpenAI's: those of llama.cpp's server, and those that operators
+//! need.
 
 use super::body::fields;
 use super::history::conversation;
 use super::tools::Tools;
 use super::{App, params};
 use crate::error::{ApiError, json_response};
+use crate::prompt;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,8 +15,7 @@ use muser_text::{EncodeOptions, Special, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The page. It loads nothing else, and may not: the policy says so to the
-/// browser.
+/// Serves the page. It loads nothing else, which its policy also forbids.
 pub(super) async fn page() -> Response {
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
@@ -91,7 +91,7 @@ pub(super) async fn tokenize(
     .await
 }
 
-/// A token as text, or as bytes where it is no whole text.
+/// Renders a token as text, or as bytes if they are not whole characters.
 fn piece(tokenizer: &Tokenizer, id: Token) -> Value {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -127,10 +127,9 @@ pub(super) async fn apply_template(
         let tools = Tools::read(&mut f)?;
         let (messages, options) = conversation(&mut f, &tools)?;
         f.finish()?;
-        let (prompt, tokens) =
-            app.guard
-                .chat(&app.codec, messages, options, &app.text_bounds(work))?;
-        let answer = json!({"prompt": prompt, "tokens": tokens});
+        let bounds = app.text_bounds(work);
+        let prompt = prompt::chat(&app.codec, messages, options, &bounds)?;
+        let answer = json!({"prompt": prompt.text, "tokens": prompt.tokens});
         Ok(json_response(StatusCode::OK, &answer))
     })
     .await
