@@ -1,4 +1,5 @@
 //! The embedded model's file, and a server over it that nobody connects to.
+#![allow(dead_code, reason = "each target uses its part")]
 
 use muser_cpu::{Cpu, CpuOptions};
 use muser_engine::Model;

@@ -8,6 +8,34 @@ use crate::error::{ApiError, shown};
 use crate::json;
 use crate::options::UnknownFields;
 use serde_json::{Map, Value};
+#[cfg(test)]
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// What a parser asked of a field, for the test that compares `openapi.json` with
+/// the parsers.
+#[cfg(test)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Asked {
+    /// A value of any kind, or of several.
+    Any,
+    Text,
+    Flag,
+    Number,
+    Integer {
+        low: i64,
+        high: i64,
+    },
+    Array,
+    Object,
+}
+
+/// All that was asked of a request: by the field's path, with `[]` for a place in
+/// an array.
+#[cfg(test)]
+pub(crate) type Questions = Arc<Mutex<BTreeMap<String, BTreeSet<Asked>>>>;
 
 /// The fields of an object that have not been taken yet.
 pub(crate) struct Fields {
@@ -15,6 +43,8 @@ pub(crate) struct Fields {
     path: String,
     map: Map<String, Value>,
     unknown: UnknownFields,
+    #[cfg(test)]
+    questions: Questions,
 }
 
 impl Fields {
@@ -25,6 +55,8 @@ impl Fields {
                 path: String::new(),
                 map,
                 unknown,
+                #[cfg(test)]
+                questions: Questions::default(),
             }),
             other => Err(ApiError::invalid(format!(
                 "the body: expected an object, found {}",
@@ -40,9 +72,30 @@ impl Fields {
                 path,
                 map,
                 unknown: self.unknown,
+                #[cfg(test)]
+                questions: self.questions.clone(),
             }),
             other => Err(wrong(&path, "an object", &other)),
         }
+    }
+
+    /// What is asked of this request from here on.
+    #[cfg(test)]
+    pub(crate) fn questions(&self) -> Questions {
+        self.questions.clone()
+    }
+
+    #[cfg(test)]
+    fn ask(&self, key: &str, asked: Asked) {
+        let name = self.name(key);
+        let mut path = String::new();
+        for part in name.split_inclusive('[') {
+            let index = part.trim_start_matches(|c: char| c.is_ascii_digit());
+            path += if index.starts_with(']') { index } else { part };
+        }
+        let questions = self.questions.lock();
+        let mut questions = questions.unwrap_or_else(PoisonError::into_inner);
+        questions.entry(path).or_default().insert(asked);
     }
 
     /// The field's full name.
@@ -55,6 +108,8 @@ impl Fields {
 
     /// Takes a field; `null` counts as missing.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
+        #[cfg(test)]
+        self.ask(key, Asked::Any);
         self.map.remove(key).filter(|v| !v.is_null())
     }
 
@@ -67,6 +122,8 @@ impl Fields {
 
     /// Takes a string.
     pub(crate) fn string(&mut self, key: &str) -> Result<Option<String>, ApiError> {
+        #[cfg(test)]
+        self.ask(key, Asked::Text);
         match self.take(key) {
             None => Ok(None),
             Some(Value::String(s)) => Ok(Some(s)),
@@ -76,6 +133,8 @@ impl Fields {
 
     /// Takes `true` or `false`.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>, ApiError> {
+        #[cfg(test)]
+        self.ask(key, Asked::Flag);
         match self.take(key) {
             None => Ok(None),
             Some(Value::Bool(b)) => Ok(Some(b)),
@@ -85,6 +144,8 @@ impl Fields {
 
     /// Takes a finite number.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f32>, ApiError> {
+        #[cfg(test)]
+        self.ask(key, Asked::Number);
         match self.take(key) {
             None => Ok(None),
             Some(value) => number(&self.name(key), &value).map(Some),
@@ -98,6 +159,8 @@ impl Fields {
         low: i64,
         high: i64,
     ) -> Result<Option<i64>, ApiError> {
+        #[cfg(test)]
+        self.ask(key, Asked::Integer { low, high });
         let Some(value) = self.take(key) else {
             return Ok(None);
         };
@@ -124,6 +187,8 @@ impl Fields {
 
     /// Takes an array.
     pub(crate) fn array(&mut self, key: &str) -> Result<Option<Vec<Value>>, ApiError> {
+        #[cfg(test)]
+        self.ask(key, Asked::Array);
         match self.take(key) {
             None => Ok(None),
             Some(Value::Array(items)) => Ok(Some(items)),
@@ -133,6 +198,8 @@ impl Fields {
 
     /// Takes an object.
     pub(crate) fn object(&mut self, key: &str) -> Result<Option<Self>, ApiError> {
+        #[cfg(test)]
+        self.ask(key, Asked::Object);
         let name = self.name(key);
         let value = self.take(key);
         value.map(|v| self.inner(name, v)).transpose()
@@ -141,6 +208,8 @@ impl Fields {
     /// Takes fields that are accepted with any value.
     pub(crate) fn drop_all(&mut self, keys: &[&str]) {
         for key in keys {
+            #[cfg(test)]
+            self.ask(key, Asked::Any);
             self.map.remove(*key);
         }
     }

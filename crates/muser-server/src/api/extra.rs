@@ -6,12 +6,13 @@ use super::history::conversation;
 use super::tools::Tools;
 use super::{App, params};
 use crate::error::{ApiError, json_response};
+use crate::fields::Fields;
 use crate::prompt;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use muser_engine::{Error, Token};
-use muser_text::{EncodeOptions, Special, Tokenizer};
+use muser_text::{EncodeOptions, Message, RenderOptions, Special, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -67,18 +68,8 @@ pub(super) async fn tokenize(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    body.read(move |work, mut f| {
-        let missing = || ApiError::field("content", "expected a string, found none");
-        let content = f.string("content")?.ok_or_else(missing)?;
-        let options = EncodeOptions {
-            add_bos: f.flag("add_special")?.unwrap_or(false),
-            special: match f.flag("parse_special")?.unwrap_or(true) {
-                true => Special::Parse,
-                false => Special::Plain,
-            },
-        };
-        let pieces = f.flag("with_pieces")?.unwrap_or(false);
-        f.finish()?;
+    body.read(move |work, f| {
+        let (content, options, pieces) = to_tokenize(f)?;
         let tokenizer = app.codec.tokenizer()?;
         let bounds = app.text_bounds(work);
         let ids = bounds.encode(tokenizer, "content", &content, options)?;
@@ -89,6 +80,22 @@ pub(super) async fn tokenize(
         Ok(json_response(StatusCode::OK, &json!({"tokens": tokens})))
     })
     .await
+}
+
+/// Reads the text, how to encode it, and whether the tokens' texts are asked for.
+pub(super) fn to_tokenize(mut f: Fields) -> Result<(String, EncodeOptions, bool), ApiError> {
+    let missing = || ApiError::field("content", "expected a string, found none");
+    let content = f.string("content")?.ok_or_else(missing)?;
+    let options = EncodeOptions {
+        add_bos: f.flag("add_special")?.unwrap_or(false),
+        special: match f.flag("parse_special")?.unwrap_or(true) {
+            true => Special::Parse,
+            false => Special::Plain,
+        },
+    };
+    let pieces = f.flag("with_pieces")?.unwrap_or(false);
+    f.finish()?;
+    Ok((content, options, pieces))
 }
 
 /// Renders a token as text, or as bytes if they are not whole characters.
@@ -105,10 +112,8 @@ pub(super) async fn detokenize(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    body.read(move |_, mut f| {
-        let missing = || ApiError::field("tokens", "expected an array, found none");
-        let items = f.array("tokens")?.ok_or_else(missing)?;
-        f.finish()?;
+    body.read(move |_, f| {
+        let items = to_detokenize(f)?;
         let ids = params::tokens(&app, "tokens", &items)?;
         let tokenizer = app.codec.tokenizer()?;
         let text = tokenizer.decode(&ids, true).map_err(Error::from)?;
@@ -117,20 +122,37 @@ pub(super) async fn detokenize(
     .await
 }
 
+/// Takes the tokens, without reading them.
+pub(super) fn to_detokenize(mut f: Fields) -> Result<Vec<Value>, ApiError> {
+    let missing = || ApiError::field("tokens", "expected an array, found none");
+    let items = f.array("tokens")?.ok_or_else(missing)?;
+    f.finish()?;
+    Ok(items)
+}
+
 pub(super) async fn apply_template(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = fields(&app, request).await?;
-    body.read(move |work, mut f| {
-        app.check_model(f.string("model")?.as_deref())?;
-        let tools = Tools::read(&mut f)?;
-        let (messages, options) = conversation(&mut f, &tools)?;
-        f.finish()?;
+    body.read(move |work, f| {
+        let (messages, options) = to_render(&app, f)?;
         let bounds = app.text_bounds(work);
         let prompt = prompt::chat(&app.codec, messages, options, &bounds)?;
         let answer = json!({"prompt": prompt.text, "tokens": prompt.tokens});
         Ok(json_response(StatusCode::OK, &answer))
     })
     .await
+}
+
+/// Reads the conversation and the further input of the template.
+pub(super) fn to_render(
+    app: &App,
+    mut f: Fields,
+) -> Result<(Vec<Message>, RenderOptions), ApiError> {
+    app.check_model(f.string("model")?.as_deref())?;
+    let tools = Tools::read(&mut f)?;
+    let all = conversation(&mut f, &tools)?;
+    f.finish()?;
+    Ok(all)
 }

@@ -5,6 +5,8 @@ pub(crate) mod chat;
 mod compat;
 pub(crate) mod completions;
 mod constraint;
+#[cfg(test)]
+mod described;
 pub(crate) mod embeddings;
 mod extra;
 mod front;

@@ -164,6 +164,54 @@ fn serve(mut matcher: Matcher, inbox: &Receiver<Token>, outbox: &Sender<Told>) {
     }
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Masks of a thread that tells what the test tells.
+    fn masks(time: Duration) -> (Masks, Sender<Told>, Receiver<Token>) {
+        let (tokens, inbox) = channel();
+        let (outbox, told) = channel();
+        let masks = Masks {
+            tokens: Some(tokens),
+            told,
+            cancel: Arc::default(),
+            mask: None,
+            complete: false,
+            since: Instant::now(),
+            time,
+        };
+        (masks, outbox, inbox)
+    }
+
+    #[test]
+    fn a_late_mask_is_asked_for_again_and_holds_nobody_up() {
+        let (mut masks, thread, inbox) = masks(Duration::from_secs(3600));
+        for _ in 0..3 {
+            assert!(!masks.ready(Duration::ZERO).unwrap());
+        }
+        thread.send(Told::Mask(SimpleVob::alloc(8))).unwrap();
+        assert!(masks.ready(Duration::ZERO).unwrap());
+        // Whether it is over is told with the next mask if not at once.
+        assert!(!masks.push(5).unwrap());
+        assert_eq!(inbox.try_recv(), Ok(5));
+        assert!(!masks.ready(Duration::ZERO).unwrap());
+        thread.send(Told::Taken(true)).unwrap();
+        thread.send(Told::Mask(SimpleVob::alloc(8))).unwrap();
+        assert!(masks.ready(Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn a_mask_beyond_its_time_ends_the_answer() {
+        let (mut masks, thread, _inbox) = masks(Duration::ZERO);
+        let error = masks.ready(Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("more time"), "{error}");
+        drop(thread);
+        let error = masks.ready(Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("failed"), "{error}");
+    }
+}
+
 fn too_much(reason: &str) -> ApiError {
     ApiError::invalid(format!(
         "the answer's grammar cannot be decoded on from here: {reason}"

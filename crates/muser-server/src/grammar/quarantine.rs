@@ -21,8 +21,9 @@ use tokio::sync::oneshot;
 const START: Duration = Duration::from_secs(60);
 /// How often a running trial is looked after.
 const TICK: Duration = Duration::from_millis(20);
-/// What a worker may take beyond its time to say so itself.
-const GRACE: Duration = Duration::from_millis(500);
+/// A worker counts CPU time; so many times as much may pass on the clock before it
+/// is given up, for a machine that is busy or a worker that hangs.
+const PATIENCE: u32 = 5;
 
 /// What came of trying a grammar.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,7 +256,7 @@ impl Worker {
         if write_frame(&mut self.input, ticket.lark.as_bytes()).is_err() {
             return Verdict::TooMuch;
         }
-        let until = Instant::now() + shared.limits.time + GRACE;
+        let until = Instant::now() + shared.limits.time * PATIENCE;
         loop {
             match self.answers.recv_timeout(TICK) {
                 Ok(frame) => return verdict(&frame),
@@ -310,5 +311,51 @@ mod tests {
             }
         }
         assert_eq!(order, [1, 3, 2, 1, 3, 1].map(Client::Key));
+    }
+
+    /// A worker that takes the vocabulary and never answers to a grammar.
+    #[cfg(unix)]
+    fn hanging(time: Duration) -> Quarantine {
+        let command = [
+            "sh",
+            "-c",
+            "printf '\\001\\000\\000\\000\\000'; exec 3>&1 cat >/dev/null",
+        ];
+        let limits = GrammarLimits {
+            workers: 1,
+            time,
+            ..GrammarLimits::default()
+        };
+        let vocabulary = Vocabulary::new(vec![0], vec![b"<end>".to_vec()]);
+        Quarantine::new(command.map(OsString::from).into(), &limits, &vocabulary).unwrap()
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_worker_that_hangs_is_given_up() {
+        let quarantine = hanging(Duration::from_millis(1));
+        for client in [1, 2].map(Client::Key) {
+            let verdict = quarantine.verdict(client, "start: \"a\"".into());
+            assert_eq!(verdict.blocking_recv(), Ok(Verdict::TooLong));
+        }
+    }
+
+    /// The one worker hangs for an hour unless it is taken from who left.
+    #[test]
+    #[cfg(unix)]
+    fn who_leaves_frees_the_worker_for_others() {
+        let quarantine = hanging(Duration::from_secs(3600));
+        let leaves = quarantine.verdict(Client::Key(1), "start: \"a\"".into());
+        let running = || quarantine.0.state().running.clone();
+        while running().is_empty() {
+            std::thread::sleep(TICK);
+        }
+        let waits = quarantine.verdict(Client::Key(2), "start: \"b\"".into());
+        assert_eq!(running(), [Client::Key(1)]);
+        drop(leaves);
+        while running() != [Client::Key(2)] {
+            std::thread::sleep(TICK);
+        }
+        drop(waits);
     }
 }

@@ -8,6 +8,8 @@
 
 use super::vocabulary::{Vocabulary, probe};
 use crate::limits::GrammarLimits;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -20,6 +22,16 @@ pub(super) const READY: u8 = 0;
 pub(super) const FITS: u8 = 1;
 pub(super) const REFUSED: u8 = 2;
 pub(super) const TOO_LONG: u8 = 3;
+
+/// How often a grammar's CPU time is looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// CPU time of this process. A grammar's time is counted in it: on a busy machine
+/// the same grammars are taken as on an idle one.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
 
 /// Reads one frame; `None` at the end.
 pub(super) fn read_frame(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
@@ -76,9 +88,14 @@ pub fn grammar_worker() -> Result<()> {
     let [memory, stack, millis] = numbers[..] else {
         return Err(invalid("the limits are not three numbers"));
     };
+    let time = Duration::from_millis(millis);
     // Without the limit (some systems have none) time and stack still hold.
-    let _ = rlimit::setrlimit(rlimit::Resource::AS, memory, memory);
-    let _ = rlimit::setrlimit(rlimit::Resource::CORE, 0, 0);
+    let limit = |resource, most| {
+        let (current, maximum) = (Some(most), Some(most));
+        setrlimit(resource, Rlimit { current, maximum })
+    };
+    let _ = limit(Resource::As, memory);
+    let _ = limit(Resource::Core, 0);
     let vocabulary = read_frame(&mut input)?.ok_or_else(|| invalid("no vocabulary came"))?;
     let vocabulary = Vocabulary::from_bytes(&vocabulary);
     let vocabulary = vocabulary.ok_or_else(|| invalid("the vocabulary is cut off"))?;
@@ -98,18 +115,25 @@ pub fn grammar_worker() -> Result<()> {
         })?;
     while let Some(frame) = read_frame(&mut input)? {
         let lark = String::from_utf8(frame).map_err(|_| invalid("a grammar is not UTF-8"))?;
-        let gone = |_| invalid("the thread that compiles is gone");
-        jobs.send(lark)
-            .map_err(|_| invalid("the thread that compiles is gone"))?;
-        match results.recv_timeout(Duration::from_millis(millis)) {
-            Ok(Ok(())) => write_frame(&mut output, &[FITS])?,
-            Ok(Err(reason)) => write_frame(&mut output, &[&[REFUSED], reason.as_bytes()].concat())?,
-            Err(RecvTimeoutError::Timeout) => {
+        let gone = || invalid("the thread that compiles is gone");
+        let start = cpu_time();
+        jobs.send(lark).map_err(|_| gone())?;
+        let result = loop {
+            let result = results.recv_timeout(TICK);
+            if cpu_time().saturating_sub(start) > time {
                 write_frame(&mut output, &[TOO_LONG])?;
                 // What still runs ends with the process.
                 std::process::exit(0);
             }
-            Err(e @ RecvTimeoutError::Disconnected) => return Err(gone(e)),
+            match result {
+                Ok(result) => break result,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+            }
+        };
+        match result {
+            Ok(()) => write_frame(&mut output, &[FITS])?,
+            Err(reason) => write_frame(&mut output, &[&[REFUSED], reason.as_bytes()].concat())?,
         }
     }
     Ok(())

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct GrammarLimits {
     /// Processes that compile grammars, at least one.
     pub workers: usize,
-    /// For one grammar: compiling it and computing its first masks.
+    /// CPU time for one grammar: compiling it and computing its first masks. On the
+    /// clock, five times as much.
     pub time: Duration,
     /// Address space of a worker in bytes.
     pub memory: u64,
@@ -30,7 +31,7 @@ impl Default for GrammarLimits {
             time: Duration::from_secs(2),
             memory: 1 << 30,
             stack: 16 << 20,
-            mask_time: Duration::from_secs(1),
+            mask_time: Duration::from_secs(5),
             reasoning: 1024,
             kept: 64,
         }

@@ -1,10 +1,13 @@
 """The official Python client against the server."""
 
 import json
+import signal
 import ssl
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -142,14 +145,49 @@ def tls(muser, folder):
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-keyout", key, "-out", certificate, "-days", "2"]
-    subprocess.run(["openssl", "req", "-x509", *curve, *files, *subject], check=True)
-    with served(muser, "--tls-cert", certificate, "--tls-key", key) as (address, _):
+    make = ["openssl", "req", "-x509", *curve, *files, *subject]
+    subprocess.run(make, check=True, stderr=subprocess.DEVNULL)
+    with served(muser, "--tls-cert", certificate, "--tls-key", key) as (address, process):
         assert address.startswith("https://")
-        context = ssl.create_default_context(cafile=certificate)
-        for version in [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]:
-            context.minimum_version = context.maximum_version = version
+
+        def ask(context):
             with urllib.request.urlopen(f"{address}/v1/models", context=context) as answer:
                 assert json.load(answer)["object"] == "list"
+
+        first = ssl.create_default_context(cafile=certificate)
+        for version in [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]:
+            first.minimum_version = first.maximum_version = version
+            ask(first)
+        # Another certificate in the same files is served from SIGHUP on; files
+        # that are none leave it as it is.
+        subprocess.run(make, check=True, stderr=subprocess.DEVNULL)
+        second = ssl.create_default_context(cafile=certificate)
+        ask(first)
+        process.send_signal(signal.SIGHUP)
+        eventually(lambda: ask(second))
+        refused(lambda: ask(first))
+        Path(certificate).write_text("no certificate")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        ask(second)
+
+
+def eventually(ask):
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return ask()
+        except urllib.error.URLError:
+            assert time.monotonic() < end, "the new certificate is not served"
+            time.sleep(0.05)
+
+
+def refused(ask):
+    try:
+        ask()
+    except urllib.error.URLError:
+        return
+    raise AssertionError("the old certificate is still served")
 
 
 def main(muser):

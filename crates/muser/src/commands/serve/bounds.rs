@@ -89,7 +89,7 @@ struct SchemaBounds {
     /// Processes that compile grammars, 1 to 64
     #[arg(long, default_value_t = GrammarLimits::default().workers, value_name = "N")]
     grammar_workers: usize,
-    /// Seconds to compile a grammar, 1 to 3600
+    /// CPU seconds to compile a grammar, 1 to 3600
     #[arg(long, default_value_t = GrammarLimits::default().time.as_secs(), value_name = "N",
         value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
     grammar_timeout: u64,

@@ -1,0 +1,233 @@
+//! `/openapi.json` against the parsers: what they ask of a request, field by field
+//! with its type and its bounds, is what the document describes, and nothing else.
+//!
+//! The questions are recorded while requests are parsed that have, all together,
+//! every object which a request may have.
+
+use super::extra::{to_detokenize, to_render, to_tokenize};
+use super::{App, chat, completions, embeddings};
+use crate::fields::{Asked, Fields};
+use crate::limits::work::Work;
+use crate::options::{Options, UnknownFields};
+use crate::{ApiError, Limits, Server};
+use muser_cpu::{Cpu, CpuOptions};
+use muser_engine::Model;
+use muser_engine::gguf::Gguf;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+type Questions = BTreeMap<String, BTreeSet<Asked>>;
+
+fn server() -> Server {
+    let nano = "../../models/glimmer-nano-2-q4_k_m.gguf";
+    let gguf = Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(nano)).unwrap();
+    let cpu = CpuOptions {
+        threads: Some(1),
+        ..CpuOptions::default()
+    };
+    let model = Model::load(&gguf, Arc::new(Cpu::open(cpu).unwrap())).unwrap();
+    let options = Options {
+        address: "127.0.0.1:0".parse().unwrap(),
+        limits: Limits {
+            context: 512,
+            ..Limits::default()
+        },
+        api_keys: Vec::new(),
+        tls: None,
+        allowed_hosts: Vec::new(),
+        allowed_origins: Vec::new(),
+        log_dropped: None,
+        model_name: "nano".to_owned(),
+        unknown_fields: UnknownFields::Refuse,
+        grammar_worker: None,
+    };
+    Server::start(Arc::new(model), options).unwrap()
+}
+
+/// What is asked of these requests by this parser.
+fn asked(requests: &[Value], parse: &dyn Fn(Fields) -> Result<(), ApiError>) -> Questions {
+    let mut all = Questions::new();
+    for request in requests {
+        let text = request.to_string();
+        let f = Fields::body(text.as_bytes(), UnknownFields::Refuse).unwrap();
+        let questions = f.questions();
+        parse(f).unwrap_or_else(|e| panic!("{text}: {e}"));
+        for (path, kinds) in questions.lock().unwrap().iter() {
+            all.entry(path.clone()).or_default().extend(kinds.clone());
+        }
+    }
+    all
+}
+
+/// Adds the fields that a schema lists, with all schemas of each.
+fn list<'d>(schema: &'d Value, path: &str, out: &mut BTreeMap<String, Vec<&'d Value>>) {
+    for word in ["oneOf", "anyOf"] {
+        for one in schema[word].as_array().into_iter().flatten() {
+            list(one, path, out);
+        }
+    }
+    if schema["items"].is_object() {
+        list(&schema["items"], &format!("{path}[]"), out);
+    }
+    for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+        let path = match path {
+            "" => name.clone(),
+            _ => format!("{path}.{name}"),
+        };
+        out.entry(path.clone()).or_default().push(inner);
+        list(inner, &path, out);
+    }
+}
+
+/// The types that a schema takes, but for null, which every field may be.
+fn types<'d>(schema: &'d Value, out: &mut BTreeSet<&'d str>) {
+    for word in ["oneOf", "anyOf"] {
+        for one in schema[word].as_array().into_iter().flatten() {
+            types(one, out);
+        }
+    }
+    match &schema["type"] {
+        Value::String(one) => _ = out.insert(one),
+        Value::Array(all) => out.extend(all.iter().filter_map(Value::as_str)),
+        _ => {}
+    }
+    let values = schema["enum"].as_array().into_iter().flatten();
+    for value in values.chain(schema.get("const")) {
+        if value.is_string() {
+            out.insert("string");
+        }
+    }
+    out.remove("null");
+}
+
+/// Whether what is described of a field is what is asked of it.
+fn fits(path: &str, schemas: &[&Value], kinds: &BTreeSet<Asked>) -> bool {
+    let mut found = BTreeSet::new();
+    schemas.iter().for_each(|s| types(s, &mut found));
+    let only = |kind: &str| found == BTreeSet::from([kind]);
+    kinds.iter().all(|kind| match kind {
+        // Its parser looks at the value itself.
+        Asked::Any => true,
+        Asked::Text => only("string"),
+        Asked::Flag => only("boolean"),
+        Asked::Number => only("number"),
+        Asked::Array => only("array"),
+        Asked::Object => only("object"),
+        Asked::Integer { low, high } => {
+            let bound = |word: &str| schemas.iter().find_map(|s| s[word].as_i64());
+            // How wide the model is is not the document's to say.
+            let high = Some(*high).filter(|_| path != "dimensions");
+            only("integer") && bound("minimum") == Some(*low) && bound("maximum") == high
+        }
+    })
+}
+
+/// Where the document and the parsers differ about a request.
+fn differences(described: &Value, schema: &str, asked: &Questions) -> Vec<String> {
+    let mut listed = BTreeMap::new();
+    list(&described["components"]["schemas"][schema], "", &mut listed);
+    let mut found = Vec::new();
+    for (path, kinds) in asked {
+        match listed.get(path) {
+            None => found.push(format!("{schema} does not describe {path}")),
+            Some(schemas) if !fits(path, schemas, kinds) => {
+                found.push(format!(
+                    "{schema}: {path} is {kinds:?}, described as {schemas:?}"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    let unread = listed.keys().filter(|path| !asked.contains_key(*path));
+    found.extend(unread.map(|path| format!("{schema}: nobody reads {path}")));
+    found
+}
+
+/// Requests for a text that have all its objects.
+fn shared() -> Vec<Value> {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    [
+        json!({"stream": true, "stream_options": {"include_usage": true}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}),
+        json!({"response_format": {"type": "json_schema", "schema": schema}}),
+        json!({"response_format": {"type": "json_object", "schema": schema}}),
+        json!({"structured_outputs": {"json": schema}}),
+    ]
+    .into()
+}
+
+fn with(base: &Value, more: &Value) -> Value {
+    let mut all = base.clone();
+    for (name, value) in more.as_object().unwrap() {
+        all[name] = value.clone();
+    }
+    all
+}
+
+/// Conversations that have all that a message may have.
+fn conversations() -> Vec<Value> {
+    let function = json!({"name": "f", "arguments": "{}"});
+    let messages = json!([
+        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "b"}],
+            "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "assistant", "function_call": function},
+        {"role": "user", "content": "c"},
+    ]);
+    let function = json!({"name": "f", "parameters": {"type": "object", "properties": {}}});
+    let tools = json!([{"type": "function", "function": function}]);
+    let all = [
+        json!({}),
+        json!({"tools": tools}),
+        json!({"tools": tools,
+            "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        json!({"tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools":
+            {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}}}),
+        json!({"functions": [function], "function_call": {"name": "f"}}),
+    ];
+    let each = all
+        .iter()
+        .map(|more| with(&json!({"messages": messages}), more));
+    each.collect()
+}
+
+#[test]
+fn the_document_is_what_the_parsers_ask() {
+    let server = server();
+    let app: &App = &server.app;
+    let described = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+    let mut all = Vec::new();
+    let mut compare = |schema: &str, requests: &[Value], parse: &dyn Fn(Fields) -> _| {
+        all.extend(differences(&described, schema, &asked(requests, parse)));
+    };
+
+    let base = json!({"messages": [{"role": "user", "content": "x"}]});
+    let mut chats = conversations();
+    chats.extend(shared().iter().map(|more| with(&base, more)));
+    compare("ChatRequest", &chats, &|f| {
+        chat::parse(app, &Work::unbounded(), f).map(drop)
+    });
+    let texts: Vec<_> = shared()
+        .iter()
+        .map(|more| with(&json!({"prompt": "x"}), more))
+        .collect();
+    compare("CompletionRequest", &texts, &|f| {
+        completions::parse(app, &Work::unbounded(), f).map(drop)
+    });
+    compare("EmbeddingRequest", &[json!({"input": "x"})], &|f| {
+        embeddings::parse(app, &Work::unbounded(), f).map(drop)
+    });
+    compare("TokenizeRequest", &[json!({"content": "x"})], &|f| {
+        to_tokenize(f).map(drop)
+    });
+    compare("DetokenizeRequest", &[json!({"tokens": []})], &|f| {
+        to_detokenize(f).map(drop)
+    });
+    compare("TemplateRequest", &conversations(), &|f| {
+        to_render(app, f).map(drop)
+    });
+    server.shutdown();
+    assert!(all.is_empty(), "{all:#?}");
+}
