@@ -2,20 +2,29 @@
 
 use crate::{Error, Token};
 use muser_model::gguf::{self, Gguf};
+use muser_text::chat::{Format, Guard, Unbounded};
 use muser_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, Special};
 use muser_text::{Tokenizer, TokenizerSpec};
+use std::sync::Arc;
 
 /// The tokenizer and the chat template of a model, if its file has them. A clone
 /// shares the vocabulary.
 #[derive(Clone)]
 pub struct Codec {
-    tokenizer: Option<Result<Tokenizer, muser_text::Error>>,
+    tokenizer: Option<Result<Usable, muser_text::Error>>,
     template: Option<Result<ChatTemplate, String>>,
-    header_end: Option<Token>,
+    format: Format,
+}
+
+/// A tokenizer, and the guard of its control tokens.
+#[derive(Clone)]
+struct Usable {
+    tokenizer: Tokenizer,
+    guard: Arc<Guard>,
 }
 
 impl Codec {
-    /// Reads both from a file.
+    /// Reads tokenizer and template from a file, and detects the format.
     ///
     /// A template that does not compile does not refuse the model; it is an error of
     /// [`Codec::chat_template`]. In the same way a tokenizer of an unknown kind is an
@@ -25,32 +34,57 @@ impl Codec {
     /// A tokenizer of a known kind that cannot be built as the file describes it.
     pub fn load(gguf: &Gguf) -> Result<Self, Error> {
         let tokenizer = match tokenizer_spec(gguf)?.map(Tokenizer::new) {
-            Some(Err(e)) if !is_another_kind(&e) => return Err(e.into()),
-            tokenizer => tokenizer,
+            None => None,
+            Some(Err(e)) if is_another_kind(&e) => Some(Err(e)),
+            Some(tokenizer) => {
+                let tokenizer = tokenizer?;
+                let guard = Arc::new(Guard::new(&tokenizer)?);
+                Some(Ok(Usable { tokenizer, guard }))
+            }
         };
         let usable = tokenizer.as_ref().and_then(|t| t.as_ref().ok());
+        let usable = usable.map(|usable| &usable.tokenizer);
         let template = template(gguf, usable)?;
-        let header_end = match (usable, &template) {
-            (Some(tokenizer), Some(Ok(template))) => header_end(tokenizer, template),
-            _ => None,
+        let format = match (usable, &template) {
+            (Some(tokenizer), Some(Ok(template))) => Format::detect(tokenizer, template),
+            _ => Format::Plain,
         };
         Ok(Self {
             tokenizer,
             template,
-            header_end,
+            format,
         })
     }
 
-    /// Returns the tokenizer.
-    ///
-    /// # Errors
-    /// The file has none, or one of an unknown kind.
-    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+    /// The tokenizer and its guard.
+    fn usable(&self) -> Result<&Usable, Error> {
         match &self.tokenizer {
             None => Err(Error::NoTokenizer),
-            Some(Ok(tokenizer)) => Ok(tokenizer),
+            Some(Ok(usable)) => Ok(usable),
             Some(Err(reason)) => Err(Error::OtherTokenizer(reason.clone())),
         }
+    }
+
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// The file has none, or one of a kind that is not implemented.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        Ok(&self.usable()?.tokenizer)
+    }
+
+    /// The guard, which makes prompts of conversations.
+    ///
+    /// # Errors
+    /// As [`Codec::tokenizer`].
+    pub fn guard(&self) -> Result<&Guard, Error> {
+        Ok(&self.usable()?.guard)
+    }
+
+    /// The format of the model's conversations; [`Format::Plain`] for a model
+    /// without a chat template.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// Returns the chat template.
@@ -96,32 +130,14 @@ impl Codec {
     /// No tokenizer or no template; a template that does not compile or fails on these
     /// messages.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<Token>, Error> {
+        let guard = self.guard()?;
         let options = RenderOptions {
             add_generation_prompt: true,
             ..RenderOptions::default()
         };
-        let tokenizer = self.tokenizer()?;
-        let text = self.chat_template()?.render(messages, options)?;
-        let options = |add_bos| EncodeOptions {
-            special: Special::Parse,
-            add_bos,
-        };
-        let tokens = tokenizer.encode(&text, options(false))?;
-        // Most templates write the start token themselves; it is added only once.
-        if tokenizer.add_bos() && tokens.first().copied() != tokenizer.bos() {
-            return Ok(tokenizer.encode(&text, options(true))?);
-        }
-        Ok(tokens)
-    }
-
-    /// Returns the control token that ends the header of an answer, if the template
-    /// leaves a header for the model to write.
-    ///
-    /// The prompt of Muse Glimmer ends after `<|start|>assistant`; the model writes
-    /// ` to=user<|message|>` before the answer. The token is found by comparing the
-    /// prompt with the template's form of a given answer.
-    pub fn header_end(&self) -> Option<Token> {
-        self.header_end
+        let template = self.chat_template()?;
+        let prompt = guard.prompt(template, messages.to_vec(), options, &Unbounded)?;
+        Ok(prompt.tokens)
     }
 }
 
@@ -130,6 +146,7 @@ impl std::fmt::Debug for Codec {
         f.debug_struct("Codec")
             .field("tokenizer", &self.tokenizer().is_ok())
             .field("template", &self.template.is_some())
+            .field("format", &self.format)
             .finish()
     }
 }
@@ -144,36 +161,7 @@ fn is_another_kind(error: &muser_text::Error) -> bool {
     )
 }
 
-fn header_end(tokenizer: &Tokenizer, template: &ChatTemplate) -> Option<Token> {
-    const ANSWER: &str = "\u{e000}";
-    let message = |role: &str, content: &str| Message {
-        role: role.to_owned(),
-        content: content.to_owned(),
-        ..Message::default()
-    };
-    let mut messages = vec![message("user", "a")];
-    let render = |messages: &[Message], add_generation_prompt| {
-        let options = RenderOptions {
-            add_generation_prompt,
-            ..RenderOptions::default()
-        };
-        template.render(messages, options).ok()
-    };
-    let prompt = render(&messages, true)?;
-    messages.push(message("assistant", ANSWER));
-    let given = render(&messages, false)?;
-    let (before, _) = given.split_once(ANSWER)?;
-    let options = EncodeOptions {
-        special: Special::Parse,
-        add_bos: false,
-    };
-    let header = tokenizer
-        .encode(before.strip_prefix(&*prompt)?, options)
-        .ok()?;
-    header.last().copied().filter(|&t| tokenizer.is_control(t))
-}
-
-/// Reads the description of the tokenizer in a file; `None` if it has none.
+/// Reads the description of a tokenizer from a file; `None` if it has none.
 ///
 /// # Errors
 /// A key of the wrong type.

@@ -1,10 +1,9 @@
 //! [`generate`]: the generation loop. It takes a prompt and reports tokens and text as
 //! they come.
 
-use crate::stop::StopMatcher;
-use crate::{Error, GenerateOptions, Sampler, Session, StopReason, SyncReport, Token};
+use crate::{Error, GenerateOptions, Sampler, Session, StopReason, SyncReport, Token, Transcript};
 use muser_ops::Backend;
-use muser_text::{StreamDecoder, Tokenizer};
+use muser_text::chat::{Delta, Reader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,8 @@ pub enum Event<'a> {
     Token(Token),
     /// Text of the answer: whole characters, and no part of a stop string.
     Text(&'a str),
+    /// Reasoning before the answer, which is not part of its content.
+    Reasoning(&'a str),
 }
 
 /// The result of a generation.
@@ -22,12 +23,13 @@ pub enum Event<'a> {
 pub struct Generation {
     /// The tokens chosen, without an end-of-generation token.
     pub tokens: Vec<Token>,
-    /// The text without the header of the answer; empty for a model without a
-    /// tokenizer.
+    /// The content of the answer; empty for a model without a tokenizer.
     pub text: String,
-    /// The reason of the end.
+    /// The reasoning before it.
+    pub reasoning: String,
+    /// Why it ended.
     pub reason: StopReason,
-    /// How many tokens of the prompt were reused and evaluated.
+    /// How much of the prompt was evaluated.
     pub prompt: SyncReport,
     /// Time that the prompt took.
     pub prefill: Duration,
@@ -57,11 +59,13 @@ pub fn generate<B: Backend>(
     each: &mut dyn FnMut(Event<'_>),
 ) -> Result<Generation, Error> {
     let model = session.model().clone();
-    let mut out = TextOut::new(model.tokenizer().ok(), options)?;
+    let reader = Reader::new(options.format, None);
+    let mut transcript = Transcript::new(model.codec(), reader, &options.stop, false)?;
     let start = Instant::now();
     let mut generation = Generation {
         tokens: Vec::new(),
         text: String::new(),
+        reasoning: String::new(),
         reason: StopReason::Cancelled,
         prompt: SyncReport::default(),
         prefill: Duration::ZERO,
@@ -106,128 +110,32 @@ pub fn generate<B: Backend>(
         }
         generation.tokens.push(token);
         each(Event::Token(token));
-        if let Some(stop) = out.token(token, &mut generation.text, each)? {
+        let mut delta = Delta::default();
+        let stop = transcript.push(token, &mut delta)?;
+        generation.add(&delta, each);
+        if let Some(stop) = stop {
             generation.reason = StopReason::StopString(stop);
             break;
         }
     }
-    out.finish(&generation.reason, &mut generation.text, each);
+    let mut delta = Delta::default();
+    let complete = matches!(generation.reason, StopReason::EndOfGeneration(_));
+    transcript.finish(!complete, &mut delta);
+    generation.add(&delta, each);
     generation.decode = start.elapsed();
     Ok(generation)
 }
 
-/// The longest header in tokens. After so many tokens without its end, the text is
-/// taken for the answer.
-const MAX_HEADER: usize = 32;
-
-/// Turns tokens into text of the answer.
-struct TextOut {
-    decoder: Option<StreamDecoder>,
-    matcher: StopMatcher,
-    header: Header,
-}
-
-/// The header at the beginning of an answer.
-struct Header {
-    /// The token that ends it; `None` after it.
-    end: Option<Token>,
-    tokens: usize,
-    text: String,
-}
-
-impl TextOut {
-    fn new(tokenizer: Option<&Tokenizer>, options: &GenerateOptions) -> Result<Self, Error> {
-        if tokenizer.is_none() && !options.stop.is_empty() {
-            return Err(Error::NoTokenizer);
+impl Generation {
+    /// Adds text to the answer and reports it.
+    fn add(&mut self, delta: &Delta, each: &mut dyn FnMut(Event<'_>)) {
+        if !delta.reasoning.is_empty() {
+            self.reasoning.push_str(&delta.reasoning);
+            each(Event::Reasoning(&delta.reasoning));
         }
-        Ok(Self {
-            decoder: tokenizer.map(|t| StreamDecoder::new(t, false)),
-            matcher: StopMatcher::new(&options.stop)?,
-            header: Header {
-                end: options.header_end,
-                tokens: 0,
-                text: String::new(),
-            },
-        })
-    }
-
-    /// Adds the text that the token completes. Returns the stop string that ends the
-    /// answer, if one does.
-    fn token(
-        &mut self,
-        token: Token,
-        all: &mut String,
-        each: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Option<String>, Error> {
-        let Some(decoder) = &mut self.decoder else {
-            return Ok(None);
-        };
-        let text = decoder.push(token)?;
-        let text = self.header.filter(token, text);
-        let (text, stop) = self.matcher.push(&text);
-        emit(&text, all, each);
-        Ok(stop)
-    }
-
-    /// Adds the text that was held back, unless a stop string ended the answer.
-    fn finish(&mut self, reason: &StopReason, all: &mut String, each: &mut dyn FnMut(Event<'_>)) {
-        if matches!(reason, StopReason::StopString(_)) {
-            return;
+        if !delta.content.is_empty() {
+            self.text.push_str(&delta.content);
+            each(Event::Text(&delta.content));
         }
-        let held = self.matcher.finish();
-        let decoder = self.decoder.as_mut();
-        let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
-        let header = match reason {
-            StopReason::EndOfGeneration(_) => self.header.finish(),
-            StopReason::StopString(_)
-            | StopReason::MaxTokens
-            | StopReason::ContextFull { .. }
-            | StopReason::Cancelled => self.header.cut(),
-        };
-        emit(&(held + &header + &rest), all, each);
-    }
-}
-
-impl Header {
-    /// Returns the part of a token's text that belongs to the answer.
-    fn filter(&mut self, token: Token, text: String) -> String {
-        let Some(end) = self.end else {
-            return text;
-        };
-        self.tokens += 1;
-        if token == end {
-            self.end = None;
-            self.text.clear();
-            return String::new();
-        }
-        self.text.push_str(&text);
-        if self.tokens < MAX_HEADER {
-            return String::new();
-        }
-        self.finish()
-    }
-
-    /// Ends the header of an answer that was cut off. Returns its text if that cannot
-    /// be the beginning of a header.
-    fn cut(&mut self) -> String {
-        let begun = self.text.trim_start();
-        if begun.starts_with("to=") || "to=".starts_with(begun) {
-            self.text.clear();
-        }
-        self.finish()
-    }
-
-    /// Ends the header and returns its text: it did not end as a header does, so it
-    /// belongs to the answer.
-    fn finish(&mut self) -> String {
-        self.end = None;
-        std::mem::take(&mut self.text)
-    }
-}
-
-fn emit(text: &str, all: &mut String, each: &mut dyn FnMut(Event<'_>)) {
-    if !text.is_empty() {
-        all.push_str(text);
-        each(Event::Text(text));
     }
 }

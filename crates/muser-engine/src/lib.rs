@@ -18,6 +18,7 @@ mod model;
 mod score;
 mod session;
 mod stop;
+mod transcript;
 
 pub use batch::{Advance, Batch, Draw, Drawn, Refused};
 pub use codec::{Codec, tokenizer_spec};
@@ -31,6 +32,7 @@ pub use muser_ops::{Backend, ChoiceError, Lane, Profile, Sampler, SamplingParams
 pub use score::{LogProbs, log_prob};
 pub use session::{Session, SyncReport};
 pub use stop::{GenerateOptions, MAX_STOP_BYTES, StopMatcher, StopReason};
+pub use transcript::Transcript;
 
 /// A token id: the index of a row of the embedding table.
 pub type Token = u32;

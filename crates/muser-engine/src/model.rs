@@ -4,6 +4,7 @@ use crate::{Codec, Error, Token};
 use muser_model::gguf::Gguf;
 use muser_model::{Spec, Transformer};
 use muser_ops::Backend;
+use muser_text::chat::Format;
 use muser_text::{ChatTemplate, Message, Tokenizer};
 use std::sync::Arc;
 
@@ -80,9 +81,9 @@ impl<B: Backend> Model<B> {
         self.codec.chat_prompt(messages)
     }
 
-    /// Returns the token that ends the header of an answer, as [`Codec::header_end`].
-    pub fn header_end(&self) -> Option<Token> {
-        self.codec.header_end()
+    /// [`Codec::format`].
+    pub fn format(&self) -> Format {
+        self.codec.format()
     }
 
     /// Refuses tokens outside the vocabulary. `at` is the position of the first token.

@@ -2,23 +2,35 @@
 //! in a stream of text.
 
 use crate::{Error, Token};
+use muser_text::chat::Format;
 
 /// The longest stop string in bytes. It bounds the text that is held back because a
 /// stop string may begin there.
 pub const MAX_STOP_BYTES: usize = 1024;
 
-/// The options of a generation: what ends it beside the model's end-of-generation
-/// tokens and a full context.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The chat format of an answer, and what ends it besides the model's
+/// end-of-generation tokens and a full context.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenerateOptions {
     /// The most tokens to generate; `None` sets no limit.
     pub max_tokens: Option<usize>,
-    /// Texts that end the generation when they appear. The answer ends before them.
+    /// Texts that end the generation when they appear in its content. They, and
+    /// what follows, are not part of the answer.
     pub stop: Vec<String>,
-    /// The token that ends the header of an answer
-    /// ([`Model::header_end`](crate::Model::header_end)). The text up to it is not part
-    /// of the answer.
-    pub header_end: Option<Token>,
+    /// How the answer is written: [`Model::format`](crate::Model::format) behind
+    /// the prompt of a conversation, [`Format::Plain`] behind any other one.
+    pub format: Format,
+}
+
+impl Default for GenerateOptions {
+    /// No limit, no stop strings, and everything is content.
+    fn default() -> Self {
+        Self {
+            max_tokens: None,
+            stop: Vec::new(),
+            format: Format::Plain,
+        }
+    }
 }
 
 /// Why a generation ended.
@@ -183,8 +195,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the text is cut: what is shown is the text before the first
-        /// match, or all of it.
+        /// However the text is cut, the text before the first match is shown, or
+        /// all of it.
         #[test]
         fn the_cut_does_not_matter(
             text in "[abé]{0,20}",

@@ -4,15 +4,15 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// Bytes of a message: what it quotes of a request is no longer.
+/// The most bytes of a message, and so of what it quotes from a request.
 const MOST_MESSAGE: usize = 1000;
-/// Bytes of a field's full name.
+/// The most bytes of a field's full name.
 const MOST_PARAM: usize = 200;
-/// Characters of a word of the client's that a message repeats.
+/// The most characters of a client's word that a message repeats.
 const MOST_SHOWN: usize = 64;
 
-/// A client's word as a message may repeat it: cut, and without characters that
-/// a terminal would obey.
+/// Makes a client's word fit for a message: cuts it and removes characters that a
+/// terminal would obey.
 pub(crate) fn shown(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(MOST_SHOWN) {
@@ -32,7 +32,7 @@ fn is_reordering(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The first bytes of a text, whole characters.
+/// Cuts a text to so many bytes, in whole characters.
 fn cut(mut text: String, most: usize) -> String {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
@@ -41,7 +41,7 @@ fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// A refusal: the status, and the body that says what is wrong and where.
+/// A refusal: a status, and a body that says what is wrong and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
@@ -49,13 +49,13 @@ pub struct ApiError {
     pub status: StatusCode,
     /// OpenAI's class: `invalid_request_error`, `server_error`, …
     pub class: &'static str,
-    /// The field that is the reason.
+    /// The field that is wrong.
     pub param: Option<String>,
-    /// A word that programs look at.
+    /// A word for programs.
     pub code: Option<&'static str>,
-    /// For people.
+    /// A message for people.
     pub message: String,
-    /// Seconds after which it is worth another try.
+    /// Seconds after which to try again.
     pub retry_after: Option<u64>,
 }
 
@@ -71,12 +71,12 @@ impl ApiError {
         }
     }
 
-    /// 400: something about the request as a whole.
+    /// 400: the request as a whole is wrong.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// 400: this field is the reason.
+    /// 400: this field is wrong.
     pub(crate) fn field(param: impl Into<String>, reason: impl std::fmt::Display) -> Self {
         let param = cut(param.into(), MOST_PARAM);
         let mut error = Self::invalid(format!("{param}: {reason}"));
@@ -89,12 +89,12 @@ impl ApiError {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// 500: our fault.
+    /// 500: the server's fault.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// 401, telling nothing of the key.
+    /// 401, without saying anything about the key.
     pub(crate) fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
@@ -104,7 +104,7 @@ impl ApiError {
         .code("invalid_api_key")
     }
 
-    /// 429: worth another try after so many seconds.
+    /// 429: try again after so many seconds.
     pub(crate) fn busy(message: impl Into<String>, code: &'static str, retry_after: u64) -> Self {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let mut error = Self::new(status, "rate_limit_error", message).code(code);
@@ -121,7 +121,7 @@ impl ApiError {
         Self::busy(message, "queue_full", retry_after)
     }
 
-    /// 403: a name or a page that this server does not answer to.
+    /// 403: a host or a page that this server does not answer.
     pub(crate) fn forbidden(message: impl Into<String>, code: &'static str) -> Self {
         Self::status(StatusCode::FORBIDDEN, message).code(code)
     }
@@ -132,7 +132,7 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("shutting_down")
     }
 
-    /// 504: the request took longer than one may.
+    /// 504: the request took too long.
     pub(crate) fn deadline() -> Self {
         let message = "the request took longer than this server allows";
         Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message).code("deadline_exceeded")
@@ -144,7 +144,7 @@ impl ApiError {
         Self::status(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    /// 400: more tokens than the most that this server's context takes.
+    /// 400: more tokens than this server's context holds.
     pub(crate) fn context(
         param: &str,
         found: impl std::fmt::Display,
@@ -157,7 +157,7 @@ impl ApiError {
         Self::field(param, reason).code("context_length_exceeded")
     }
 
-    /// The same about a field that goes by another name.
+    /// Names the field differently.
     pub(crate) fn renamed(mut self, from: &str, to: &str) -> Self {
         if from != to && self.param.as_deref() == Some(from) {
             if let Some(rest) = self.message.strip_prefix(from) {
@@ -168,7 +168,7 @@ impl ApiError {
         self
     }
 
-    /// With this code.
+    /// Sets the code.
     pub(crate) fn code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
@@ -242,7 +242,7 @@ pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
     json_text(status, body.to_string())
 }
 
-/// A JSON body that is text already.
+/// A JSON body that is already text.
 pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
     (status, kind, text).into_response()

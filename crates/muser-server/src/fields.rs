@@ -1,8 +1,8 @@
-//! A JSON object read field by field: nothing unknown, nothing of another type.
+//! Reads a JSON object field by field, and refuses unknown fields and wrong types.
 //!
-//! Derived deserialisation would do with less code here, but its messages do
-//! not name the field of a nested value, and "unknown field" is where users of
-//! a compatible server lose their time.
+//! Derived deserialisation would need less code, but its messages do not name the
+//! field of a nested value, and unknown fields cost users of a compatible server most
+//! of their time.
 
 use crate::error::{ApiError, shown};
 use crate::json;
@@ -37,9 +37,9 @@ pub(crate) enum Asked {
 #[cfg(test)]
 pub(crate) type Questions = Arc<Mutex<BTreeMap<String, BTreeSet<Asked>>>>;
 
-/// The fields of an object that were not taken yet.
+/// The fields of an object that have not been taken yet.
 pub(crate) struct Fields {
-    /// Where the object is: empty, or a path such as `messages[0]`.
+    /// The path of the object, such as `messages[0]`; empty for the request.
     path: String,
     map: Map<String, Value>,
     unknown: UnknownFields,
@@ -48,7 +48,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The request itself.
+    /// The fields of a request.
     pub(crate) fn body(bytes: &[u8], unknown: UnknownFields) -> Result<Self, ApiError> {
         match json::parse(bytes)? {
             Value::Object(map) => Ok(Self {
@@ -65,7 +65,7 @@ impl Fields {
         }
     }
 
-    /// An object inside it, which treats unknown fields as this one does.
+    /// The fields of an object inside, which treats unknown fields as this one does.
     pub(crate) fn inner(&self, path: String, value: Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(map) => Ok(Self {
@@ -113,14 +113,14 @@ impl Fields {
         self.map.remove(key).filter(|v| !v.is_null())
     }
 
-    /// A field that has to be there.
+    /// Takes a field that is required.
     pub(crate) fn require(&mut self, key: &str) -> Result<Value, ApiError> {
         let name = self.name(key);
         let missing = || ApiError::field(name, "expected a value, found none");
         self.take(key).ok_or_else(missing)
     }
 
-    /// A string.
+    /// Takes a string.
     pub(crate) fn string(&mut self, key: &str) -> Result<Option<String>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Text);
@@ -131,7 +131,7 @@ impl Fields {
         }
     }
 
-    /// `true` or `false`.
+    /// Takes `true` or `false`.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Flag);
@@ -142,7 +142,7 @@ impl Fields {
         }
     }
 
-    /// A finite number.
+    /// Takes a finite number.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f32>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Number);
@@ -152,7 +152,7 @@ impl Fields {
         }
     }
 
-    /// A whole number within these bounds.
+    /// Takes a whole number within these bounds.
     pub(crate) fn integer(
         &mut self,
         key: &str,
@@ -173,7 +173,7 @@ impl Fields {
         found.map(Some).ok_or_else(error)
     }
 
-    /// [`Fields::integer`] of something that is counted.
+    /// Takes a number of things: [`Fields::integer`] that is not negative.
     pub(crate) fn count(
         &mut self,
         key: &str,
@@ -181,11 +181,11 @@ impl Fields {
         high: i64,
     ) -> Result<Option<usize>, ApiError> {
         let found = self.integer(key, low.max(0), high)?;
-        // Within the bounds, hence not negative.
+        // Within the bounds, so not negative.
         Ok(found.and_then(|n| usize::try_from(n).ok()))
     }
 
-    /// An array.
+    /// Takes an array.
     pub(crate) fn array(&mut self, key: &str) -> Result<Option<Vec<Value>>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Array);
@@ -196,7 +196,7 @@ impl Fields {
         }
     }
 
-    /// An object.
+    /// Takes an object.
     pub(crate) fn object(&mut self, key: &str) -> Result<Option<Self>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Object);
@@ -205,7 +205,7 @@ impl Fields {
         value.map(|v| self.inner(name, v)).transpose()
     }
 
-    /// Takes fields that are accepted whatever they hold.
+    /// Takes fields that are accepted with any value.
     pub(crate) fn drop_all(&mut self, keys: &[&str]) {
         for key in keys {
             #[cfg(test)]
@@ -214,13 +214,13 @@ impl Fields {
         }
     }
 
-    /// What is left, whatever it is.
+    /// Takes all fields that are left.
     pub(crate) fn rest(self) -> Map<String, Value> {
         self.map
     }
 
-    /// Refuses whatever nobody took, unless the server is to ignore it. A null
-    /// is no value, whatever its name.
+    /// Refuses the fields that are left, unless the server ignores unknown ones. A null
+    /// counts as missing under any name.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         if self.unknown == UnknownFields::Ignore {
             return Ok(());
@@ -245,8 +245,8 @@ pub(crate) fn number(name: &str, value: &Value) -> Result<f32, ApiError> {
     })
 }
 
-/// A number without a fraction, also where it is written with one: `8.0` is 8.
-/// Beyond 2^53 a double no longer says which whole number was meant.
+/// Reads a whole number, also if it is written with a fraction: `8.0` is 8. Beyond 2^53
+/// a double stands for several whole numbers, so it is refused.
 fn whole(value: &Value) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let written = |x: &f64| x.fract() == 0.0 && x.abs() <= EXACT;
@@ -255,13 +255,13 @@ fn whole(value: &Value) -> Option<i64> {
     value.as_i64().or_else(float)
 }
 
-/// A number out of its range, which is shown, for it says little.
+/// Refuses a number out of its range and shows it: it tells nothing of the content.
 fn out_of_range(name: &str, expected: &str, found: &Value) -> ApiError {
     let found = shown(&found.to_string());
     ApiError::field(name, format!("expected {expected}, found {found}"))
 }
 
-/// A value of another type than expected. Its content stays out of the message.
+/// Refuses a value of another type than expected, without showing its content.
 pub(crate) fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {
     ApiError::field(name, format!("expected {expected}, found {}", kind(found)))
 }

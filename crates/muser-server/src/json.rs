@@ -1,8 +1,8 @@
-//! JSON as requests may have it: each key of an object once.
+//! Reads the JSON of requests, in which each key of an object occurs once.
 //!
-//! What a name that is there twice means differs from reader to reader: one in
-//! front of this server may have checked the other value. So it is refused, as
-//! everything is that can be read in two ways.
+//! Readers differ in which value of a repeated key they take: a proxy before this
+//! server may have checked the other one. So it is refused, like everything that can
+//! be read in two ways.
 
 use crate::error::{ApiError, shown};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt;
 
-/// The value of a text that is JSON.
+/// Reads a JSON text.
 ///
 /// # Errors
 /// 400 for what is no JSON, is nested deeper than the reader goes, or has a key
@@ -18,7 +18,7 @@ use std::fmt;
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
     let refused = |e: serde_json::Error| ApiError::invalid(format!("the body is not JSON: {e}"));
     let value: Value = serde_json::from_slice(bytes).map_err(refused)?;
-    // The text is JSON: the only reason left is a key.
+    // The text is JSON, so the only reason left is a key.
     let twice = |e: serde_json::Error| ApiError::invalid(format!("the body: {e}"));
     serde_json::from_slice::<Unique>(bytes).map_err(twice)?;
     Ok(value)

@@ -4,19 +4,19 @@ use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
-/// The keys that are accepted, as digests: comparing them takes the same time
-/// whatever a client sends, and however long.
+/// The accepted keys, as digests: comparing them takes the same time for any key that
+/// a client sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys(Vec<[u8; 32]>);
 
 /// Whether a request may come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// No key is asked for.
+    /// No key is required.
     Free,
-    /// By the key of this number.
+    /// It has the key with this number.
     Key(usize),
-    /// By none.
+    /// It has no accepted key.
     Refused,
 }
 
@@ -40,7 +40,7 @@ impl Keys {
             .split_once(' ')
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let found = digest(key.map_or("", |(_, key)| key.trim()).as_bytes());
-        // All are compared, whichever matches; 0 stands for none.
+        // All are compared, even after a match; 0 means none.
         let mut number = 0u32;
         for (key, i) in self.0.iter().zip(1u32..) {
             number.conditional_assign(&i, key.ct_eq(&found));

@@ -6,16 +6,15 @@
 //!                                                        └─► engine: Batch
 //! ```
 //!
-//! What an answer is follows from the request alone: not from what else runs,
-//! the slots, the prefix cache, streaming or the number of threads. That is the
-//! engine's promise in the strict lane, and the scheduler only orders its calls.
+//! An answer depends on the request alone: not on other requests, the slots, the
+//! prefix cache, streaming or the number of threads. The engine guarantees that in the
+//! strict lane; the scheduler only orders its calls.
 //!
-//! No path from the network reaches the file system: after the start, nothing
-//! here opens a file but the certificate's, when the operator says so.
+//! Nothing from the network reaches the file system: after the start, the server opens
+//! no file but the certificate's, when the operator says so.
 #![forbid(unsafe_code)]
 
 mod api;
-mod atem;
 mod error;
 mod fields;
 #[doc(hidden)]
@@ -45,7 +44,6 @@ use limits::gate::Gate;
 use listen::Listening;
 use metrics::Metrics;
 use muser_engine::{Backend, Model};
-use prompt::Guard;
 use scheduler::Handle;
 use serde_json::json;
 use sites::Sites;
@@ -56,7 +54,7 @@ use std::time::{Duration, Instant};
 use tls::Acceptor;
 use tokio::sync::watch;
 
-/// Of the grace period, what is left for telling clients of its end, at most.
+/// The most of the grace period that is left to tell clients of its end.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A running server.
@@ -70,12 +68,12 @@ pub struct Server {
     listener: Ending,
 }
 
-/// A thread's end, to be waited for as long as one likes: nothing is sent, the
-/// sender goes with the thread.
+/// The end of a thread, which can be waited for with a timeout: the thread drops the
+/// sender when it ends.
 struct Ending(Mutex<Receiver<()>>);
 
 impl Ending {
-    /// A thread that does this.
+    /// Starts a thread that does this.
     fn start(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let (sender, end) = channel::<()>();
         let thread = std::thread::Builder::new().name(name.into());
@@ -86,7 +84,7 @@ impl Ending {
         Ok(Self(Mutex::new(end)))
     }
 
-    /// Whether it ended by this time.
+    /// Waits until this time at most; returns whether the thread has ended.
     fn by(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +93,7 @@ impl Ending {
 }
 
 impl Server {
-    /// Starts to listen, and the threads that serve.
+    /// Starts to listen and to serve.
     ///
     /// # Errors
     /// Options that are unsafe or make no sense, an address that is not free, a
@@ -116,7 +114,6 @@ impl Server {
         let metrics = Arc::new(Metrics::new(options.log_dropped.clone()));
         let sites = Sites::new(&options)?;
         let budget = Budget::new(options.limits.memory_bytes);
-        let guard = Guard::new(model.codec());
         let facts = facts(&model);
         let lane = model.transformer().lane();
         let fingerprint = format!(
@@ -132,7 +129,6 @@ impl Server {
         let app = Arc::new(App {
             handle,
             codec,
-            guard,
             keys: RwLock::new(Arc::new(Keys::new(&options.api_keys))),
             sites,
             metrics,
@@ -172,7 +168,7 @@ impl Server {
         };
         let listener = Ending::start("listen", move || {
             runtime.block_on(listen::serve(socket, with));
-            // What is stuck is not waited for.
+            // Does not wait for a thread that is stuck.
             runtime.shutdown_background();
         });
         Ok(Self {
@@ -186,17 +182,17 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes these keys in place of those it has, and reads the certificate's
-    /// files anew. Connections that are open go on.
+    /// Replaces the keys by these, and reads the certificate's files anew. Open
+    /// connections stay open.
     ///
     /// # Errors
-    /// Keys that are none where there were some, or a certificate that cannot
-    /// be used: what was in use stays so, all of it.
+    /// No keys where there were some, or a certificate that cannot be used. Then keys and
+    /// certificate stay as they were.
     pub fn reload(&self, api_keys: Option<Vec<String>>) -> Result<(), StartError> {
         if let Some(keys) = &api_keys {
             options::check_keys(keys)?;
@@ -224,14 +220,14 @@ impl Server {
         Ok(())
     }
 
-    /// Accepts nothing more, lets running answers end within the grace period,
-    /// and waits for that. Just before its end, whatever still runs is told so.
+    /// Accepts no more requests and waits until running answers end, for the grace period
+    /// at most. Just before its end, clients of answers that still run are told.
     pub fn shutdown(self) {
         let grace = self.app.limits.grace;
         let end = Instant::now() + grace;
         let told = end - FAREWELL.min(grace / 4);
         self.app.handle.close(told);
-        // The receiver is gone if the listener has ended, which is as well.
+        // Fails if the listener has ended, which is fine.
         let _ = self.stop.send(Some(end));
         let all = [("listener", &self.listener), ("scheduler", &self.scheduler)];
         if all.iter().all(|(_, thread)| thread.by(told)) {
@@ -246,7 +242,8 @@ impl Server {
     }
 }
 
-/// How many requests are read at once: what leaves processors to the answers.
+/// Returns how many requests are read at once, so that processors are left for the
+/// answers.
 fn readers() -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     (all / 2).clamp(1, 8)

@@ -1,4 +1,4 @@
-//! What the server counts, and the text form of it.
+//! The server's counters and their text form.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -48,13 +48,13 @@ pub(crate) struct Metrics {
     log_dropped: Option<Arc<AtomicU64>>,
 }
 
-/// Seconds from 0.1 ms to about a minute and a half, doubling.
+/// Histogram bounds in seconds: from 0.1 ms, doubling, to about a minute and a half.
 fn seconds() -> Histogram {
     Histogram::new((0..20).map(|i| 1e-4 * f64::from(1u32 << i)))
 }
 
 impl Metrics {
-    /// All at zero; lines lost by the log are counted elsewhere.
+    /// Creates the counters at zero; lines that the log loses are counted elsewhere.
     pub(crate) fn new(log_dropped: Option<Arc<AtomicU64>>) -> Self {
         let mut all = Self {
             registry: Registry::with_prefix("muser"),
@@ -167,7 +167,7 @@ impl Metrics {
         r.register("pass_rows", "Rows of a forward pass", self.rows.clone());
     }
 
-    /// All of it, in OpenMetrics' text form.
+    /// Writes all counters in OpenMetrics' text form.
     pub(crate) fn text(&self) -> String {
         if let Some(lost) = &self.log_dropped {
             self.log_lost.inc_by(lost.swap(0, Ordering::Relaxed));

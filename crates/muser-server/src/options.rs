@@ -1,4 +1,4 @@
-//! How the server is to run.
+//! Options of the server.
 
 use crate::limits::{GrammarLimits, JsonLimits, SchemaLimits};
 use crate::sites::Sites;
@@ -9,41 +9,41 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// What the server may take.
+/// Limits of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Answers computed at once, at least one.
+    /// Answers that are computed at once, at least one.
     pub slots: usize,
     /// Positions of each, prompt and answer together.
     pub context: usize,
-    /// Requests of a client that may wait for a slot, beside one a slot.
+    /// Requests of a client that may wait for a slot, beside one for each slot.
     pub queue: usize,
     /// Bytes of the prefix cache; 0 keeps none.
     pub cache_bytes: u64,
     /// Bytes of a request's body.
     pub body_bytes: usize,
-    /// Connections open at once; beyond, one that waits for its client gives
-    /// way.
+    /// Connections that are open at once. Beyond that, one that waits for its client is
+    /// closed.
     pub connections: usize,
     /// Bytes that requests and unfinished answers may hold together.
     pub memory_bytes: u64,
     /// Bounds of a JSON body.
     pub json: JsonLimits,
-    /// From a request's first byte to the end of its answer.
+    /// Time from a request's first byte to the end of its answer.
     pub request_time: Duration,
-    /// For the head of a request, and for its body beside what the rate allows.
+    /// Time for the head of a request, and for its body beside what the rate allows.
     pub read_time: Duration,
-    /// Bytes a second of a body after that.
+    /// Bytes per second of a body after that.
     pub body_rate: u64,
-    /// For the next request of a connection to begin.
+    /// Time until the next request of a connection begins.
     pub idle_time: Duration,
-    /// For a client to read on in a stream that it does not read.
+    /// Time that a client may leave its stream unread.
     pub stall_time: Duration,
-    /// For running answers once the server is to end.
+    /// Time for running answers to end when the server ends.
     pub grace: Duration,
-    /// What schemas may be.
+    /// Bounds of JSON schemas.
     pub schema: SchemaLimits,
-    /// What constrained decoding may take.
+    /// Bounds of constrained decoding.
     pub grammar: GrammarLimits,
 }
 
@@ -70,13 +70,13 @@ impl Default for Limits {
     }
 }
 
-/// What becomes of a field of a request that this server does not know.
+/// What to do with a field of a request that this server does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownFields {
-    /// The request is refused, and told the field's name.
+    /// Refuse the request and name the field.
     #[default]
     Refuse,
-    /// It is as if it were not there.
+    /// Ignore the field.
     Ignore,
 }
 
@@ -89,24 +89,24 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// How the server is to run.
+/// Options of the server.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where to listen; port 0 takes a free one.
     pub address: SocketAddr,
-    /// What it may take.
+    /// Its limits.
     pub limits: Limits,
-    /// Keys that are accepted; none asks for none.
+    /// The accepted API keys; if empty, no key is required.
     pub api_keys: Vec<String>,
     /// HTTPS.
     pub tls: Option<TlsFiles>,
     /// Names in `Host` that are answered without API keys, beside those of
     /// this machine.
     pub allowed_hosts: Vec<String>,
-    /// Pages of other servers that browsers may let ask: origins such as
+    /// Pages of other servers that may send requests from a browser: origins such as
     /// `https://app.example`, or `*` for all.
     pub allowed_origins: Vec<String>,
-    /// Lines of the log that were lost, if somebody counts them.
+    /// The counter of lines that the log lost, if it has one.
     pub log_dropped: Option<Arc<AtomicU64>>,
     /// The model's name in requests and answers.
     pub model_name: String,
@@ -114,7 +114,7 @@ pub struct Options {
     /// one, grammars are compiled in this process: a schema that makes the
     /// grammar library overflow its stack then ends the server.
     pub grammar_worker: Option<Vec<OsString>>,
-    /// What becomes of fields that are not known.
+    /// What to do with unknown fields.
     pub unknown_fields: UnknownFields,
 }
 
@@ -122,7 +122,7 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Others could reach it and nothing would protect it.
+    /// Other machines could reach it, and nothing would protect it.
     #[error("listening on {address} needs {missing}: others than this machine could reach it")]
     Unprotected {
         /// Where it was to listen.
@@ -160,7 +160,7 @@ pub enum StartError {
 }
 
 impl Options {
-    /// Refuses what would be unsafe or make no sense, whatever the model.
+    /// Refuses options that are unsafe or make no sense with any model.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         if !self.address.ip().is_loopback() {
             let missing = match (self.tls.is_some(), !self.api_keys.is_empty()) {
@@ -219,7 +219,7 @@ impl Limits {
                 });
             }
         }
-        // A day at most: sums with the clock stay far from its end.
+        // A day at most, so that sums with the clock cannot overflow.
         let day = Duration::from_secs(86_400);
         let times = [
             ("timeout", self.request_time),
@@ -243,8 +243,7 @@ impl Limits {
     }
 }
 
-/// Refuses keys that are too short to keep anybody out, or that no header can
-/// carry.
+/// Refuses keys that are too short to protect, or that no header can carry.
 pub(crate) fn check_keys(keys: &[String]) -> Result<(), StartError> {
     for (i, key) in keys.iter().enumerate() {
         let refused = |expected: &str, found: String| {

@@ -1,10 +1,10 @@
-//! Which hosts and pages are answered.
+//! Decides which hosts and pages are answered.
 //!
-//! A page of any server can name this machine by its own name (DNS rebinding)
-//! or send requests to it outright. Without API keys nothing but the names tells
-//! such a request from the user's own, so only loopback names are answered, in
-//! `Host` and in `Origin`, and those that the operator allows. With keys a page
-//! would need one; then `Origin` decides only what browsers are told (CORS).
+//! A page of any server can reach this machine under its own name (DNS rebinding) or
+//! send requests to it directly. Without API keys, only the names distinguish such a
+//! request from the user's own. So only loopback names are answered, in `Host` and in
+//! `Origin`, and names that the operator allows. With keys, a page would need one;
+//! then `Origin` decides only what browsers are told (CORS).
 
 use crate::error::ApiError;
 use crate::listen::head::{host_of, is_loopback};
@@ -14,21 +14,21 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, head
 /// The rules of one server.
 #[derive(Debug)]
 pub(crate) struct Sites {
-    /// Whether names decide: there are no keys.
+    /// Whether names are checked, since there are no keys.
     strict: bool,
     hosts: Vec<String>,
     origins: Vec<String>,
     any_origin: bool,
 }
 
-/// Longest list of headers that is echoed to a browser.
+/// The most bytes of a list of headers that is echoed to a browser.
 const ASKED: usize = 1024;
 
 impl Sites {
-    /// The rules that these options give.
+    /// Reads the rules from the options.
     ///
     /// # Errors
-    /// A host or an origin that is none, or all origins without a key.
+    /// A malformed host or origin, or all origins without a key.
     pub(crate) fn new(options: &Options) -> Result<Self, StartError> {
         let strict = options.api_keys.is_empty();
         let wrong = |name, expected: &str, found: &str| {
@@ -76,7 +76,7 @@ impl Sites {
         }
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
         let named = host.map(|h| std::str::from_utf8(h).unwrap_or(""));
-        // Both count: a proxy's form of request has the host in its target.
+        // Both are checked: a request to a proxy has the host in its target.
         for authority in [named, uri.authority().map(|a| a.as_str())]
             .into_iter()
             .flatten()
@@ -121,8 +121,8 @@ impl Sites {
         self.any_origin || self.origins.iter().any(|o| o.eq_ignore_ascii_case(origin))
     }
 
-    /// The answer to a browser that asks before it sends a page's request;
-    /// `None` if it is no such question or the page is not allowed.
+    /// Answers a browser that asks before it sends a page's request (preflight). `None`
+    /// if it is no such request or the page is not allowed.
     pub(crate) fn preflight<B: Default>(
         &self,
         method: &Method,
@@ -168,7 +168,7 @@ impl Sites {
     }
 }
 
-/// What follows the scheme of an origin, if it is one.
+/// Returns the part of an origin after its scheme; `None` if it is no origin.
 fn authority(origin: &str) -> Option<&str> {
     let (scheme, rest) = origin.split_once("://")?;
     let letters = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -176,7 +176,7 @@ fn authority(origin: &str) -> Option<&str> {
     (fits && host_of(rest).is_some() && !rest.contains(['/', '@'])).then_some(rest)
 }
 
-/// A name as a message may show it.
+/// Makes a name fit for a message.
 fn shown(name: &str) -> String {
     let cut: String = name.chars().take(80).collect();
     format!("{cut:?}")

@@ -38,20 +38,20 @@ const BYTES: [u16; ALPHABET_END] = {
     bytes
 };
 
-/// The character that stands for `byte`.
+/// Returns the character that stands for `byte`.
 pub(crate) fn char_of(byte: u8) -> char {
     // Every code is below 0x144, far from the surrogates.
     char::from_u32(u32::from(CODES[usize::from(byte)])).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte that `c` stands for.
+/// Returns the byte that `c` stands for; `None` outside the alphabet.
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     let code = BYTES.get(c as usize)?;
     u8::try_from(*code).ok()
 }
 
 /// Appends the bytes that a token's text stands for. A character outside the
-/// alphabet keeps its own UTF-8: a file may hold it, and it must not vanish.
+/// alphabet, which a file may have, is kept as its own UTF-8.
 pub(crate) fn push_decoded(text: &str, out: &mut Vec<u8>) {
     for c in text.chars() {
         match byte_of(c) {

@@ -1,8 +1,7 @@
-//! What can be wrong with a vocabulary, a text or a template.
+//! Errors of vocabularies, texts and templates.
 
 /// An error of the tokenizer or of a chat template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// `tokenizer.ggml.model` names another algorithm.
     #[error("tokenizer model {found:?} is not supported; known: \"gpt2\" (byte-level BPE)")]
@@ -81,15 +80,15 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// A library refused what had passed the checks here.
+    /// A library refused data that had passed the checks of this crate.
     #[error("building {what}: {reason}")]
     Build {
         /// What was being built.
         what: &'static str,
-        /// The library's words.
+        /// The library's message.
         reason: String,
     },
-    /// The text has a byte that no token stands for.
+    /// The text has a byte for which the vocabulary has no token.
     #[error("byte 0x{byte:02x} at offset {offset} of the text: the vocabulary has no token for it")]
     MissingByteToken {
         /// The byte.
@@ -97,13 +96,13 @@ pub enum Error {
         /// Its offset in the text.
         offset: usize,
     },
-    /// A start token was asked for, but the vocabulary names none.
+    /// A start token was requested, but the vocabulary names none.
     #[error("add_bos was asked for, but the vocabulary names no bos token")]
     NoBos,
-    /// The file says that texts start with a start token, and not which it is.
+    /// The file says that texts start with a start token, but does not name it.
     #[error("add_bos_token is true: expected a bos_token_id with it, found none")]
     NoBosToAdd,
-    /// An id beyond the vocabulary was to be decoded.
+    /// An id to decode is beyond the vocabulary.
     #[error("token id {id} is not in the vocabulary of {vocab_size} tokens")]
     IdOutOfRange {
         /// The id.
@@ -114,22 +113,27 @@ pub enum Error {
     /// The merges could not be applied to a piece of text.
     #[error("encoding: {reason}")]
     Encode {
-        /// The library's words.
+        /// The library's message.
         reason: String,
     },
-    /// More tokens than were asked for at most; how many was not found out.
+    /// The text has more tokens than the caller allows. Encoding ended before they
+    /// were counted.
     #[error("the text has more than {most} tokens")]
     TooManyTokens {
-        /// How many there may be.
+        /// The most tokens that it may have.
         most: usize,
     },
-    /// Whoever asked said to stop.
+    /// The caller said to stop.
     #[error("encoding was stopped")]
     Stopped,
-    /// There is no thread to work on.
+    /// The messages use every character of private use, so none is left to
+    /// break up control tokens in them ([`chat::Guard`](crate::chat::Guard)).
+    #[error("expected a character of private use to be left")]
+    NoSentinel,
+    /// No thread could be started.
     #[error("no thread to render a chat template on: {reason}")]
     NoThread {
-        /// The system's words.
+        /// The system's message.
         reason: String,
     },
     /// A template does not parse, or failed while rendering.
@@ -140,15 +144,15 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// A template called `raise_exception`: the messages are not what it takes.
+    /// A template called `raise_exception`, since it does not take these messages.
     #[error("chat template{} refuses the messages: {message}", at_line(.line))]
     TemplateRaised {
         /// Line of the template, from 1.
         line: Option<usize>,
-        /// The template's words.
+        /// The template's message.
         message: String,
     },
-    /// A template went over a bound.
+    /// A template exceeded a bound.
     #[error("chat template{}: over the limit of {limit} {what}", at_line(.line))]
     TemplateLimit {
         /// Line of the template, from 1.

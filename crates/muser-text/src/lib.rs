@@ -1,8 +1,9 @@
-//! Text in and out of a model: tokenizer, streaming detokenizer, chat templates.
+//! Text in and out of a model: tokenizer, streaming detokenizer, chat templates
+//! and [`chat`] formats.
 //!
 //! The crate takes plain data ([`TokenizerSpec`]) and knows no file format.
 //! Token lists, merges and templates come from a file that anyone may have
-//! written: nothing here panics, hangs or grows without bound on them.
+//! written: on none of them does this crate panic, hang or grow without bound.
 //!
 //! ```
 //! use muser_text::{EncodeOptions, Special, StreamDecoder, Tokenizer, TokenizerSpec};
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod chat;
 mod error;
 mod spec;
 mod special;
@@ -43,5 +45,5 @@ pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Message, RenderOptions};
 pub use tokenizer::{EncodeOptions, EndOfGeneration, Special, Tokenizer};
 
-/// The result of every fallible call of this crate.
+/// The result of a call of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

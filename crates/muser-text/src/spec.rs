@@ -1,4 +1,4 @@
-//! What a file says about its tokenizer, as plain data.
+//! A tokenizer's description, as plain data.
 
 use crate::{Error, Result};
 
@@ -28,10 +28,11 @@ pub struct TokenizerSpec {
     pub unknown: Option<u32>,
     /// `padding_token_id`. Kept for the caller.
     pub padding: Option<u32>,
-    /// `add_bos_token`: whether texts start with `bos`. A wish that
-    /// [`Tokenizer::add_bos`](crate::Tokenizer::add_bos) passes on.
+    /// `add_bos_token`: whether texts should start with `bos`. Encoding does not
+    /// follow it by itself; see [`Tokenizer::add_bos`](crate::Tokenizer::add_bos).
     pub add_bos: bool,
-    /// `add_eos_token`: whether training texts ended with `eos`. Passed on too.
+    /// `add_eos_token`: whether training texts ended with `eos`. Encoding does not
+    /// follow it either.
     pub add_eos: bool,
     /// Further ids that end a generation.
     pub extra_eog: Vec<u32>,
@@ -40,17 +41,17 @@ pub struct TokenizerSpec {
 /// The type of a token, as GGUF numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
-    /// 0: the file does not say; treated as normal.
+    /// 0: not defined; treated as normal.
     Undefined,
     /// 1: text in the byte-level alphabet.
     Normal,
-    /// 2: stands for what the vocabulary lacks; handled as control.
+    /// 2: stands for text that the vocabulary lacks; treated as control.
     Unknown,
     /// 3: a command to the model, such as the end of a turn.
     Control,
     /// 4: added text that is matched verbatim before the split.
     UserDefined,
-    /// 5: a place kept free; treated as normal.
+    /// 5: reserved; treated as normal.
     Unused,
     /// 6: one byte, written `<0xHH>`.
     Byte,
@@ -70,14 +71,15 @@ impl TokenKind {
         })
     }
 
-    /// Control and unknown tokens: hidden in output and never made from plain text.
+    /// Whether the token is a control or unknown token: hidden in output, and never
+    /// made from plain text.
     pub fn is_control(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
 }
 
 impl TokenizerSpec {
-    /// The type of every token, after the checks on counts and codes.
+    /// Returns the type of every token after checking their number and codes.
     pub(crate) fn kinds(&self) -> Result<Vec<TokenKind>> {
         let count = self.tokens.len();
         if count == 0 {
@@ -101,8 +103,8 @@ impl TokenizerSpec {
             .collect()
     }
 
-    /// Refuses special ids beyond the vocabulary, and a start token that is to
-    /// be added and is not named.
+    /// Refuses special ids beyond the vocabulary, and `add_bos` without a start
+    /// token.
     pub(crate) fn check_ids(&self) -> Result<()> {
         let named = [
             ("bos_token_id", self.bos),

@@ -1,10 +1,10 @@
-//! Special tokens in a text: where they are, before the split rule sees it.
+//! Finds the special tokens in a text, before the split rule is applied.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::{Error, Result};
 
-/// A part of a text.
+/// A part of a text: a special token, or the text between two.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fragment<'t> {
     /// Text for the split rule.
@@ -48,8 +48,7 @@ impl SpecialSet {
         })
     }
 
-    /// Cuts `text` at the special tokens in it, in time that grows with the
-    /// text alone.
+    /// Cuts `text` at the special tokens in it, in time linear in the text.
     pub(crate) fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
         let mut fragments = Vec::new();
         let mut at = 0;
@@ -66,17 +65,17 @@ impl SpecialSet {
         fragments
     }
 
-    /// Where the tokens are, ascending: start, end and id.
+    /// Returns the start, end and id of each token in the text, ascending.
     fn places(&self, text: &str) -> Vec<(usize, usize, u32)> {
         let finder = self.finder.iter();
         let mut found: Vec<_> = finder
             .flat_map(|finder| finder.find_overlapping_iter(text))
             .map(|m| (m.pattern().as_usize(), m.start(), m.end()))
             .collect();
-        // A pattern's number is its place by length.
+        // Patterns are numbered from the longest to the shortest.
         found.sort_unstable();
-        // What is taken is at least as long as what comes, so that a part of it
-        // taken is an end of it taken.
+        // Tokens that were taken are at least as long as the next one, so one
+        // that overlaps it covers its first or last byte.
         let mut taken = vec![false; if found.is_empty() { 0 } else { text.len() }];
         found.retain(|&(_, start, end)| {
             let free = !taken[start] && !taken[end - 1];
@@ -126,7 +125,7 @@ mod tests {
         );
     }
 
-    /// The rule as it is said: the longest token first, in what is left.
+    /// The rule in its plain form: the longest token first, in the rest of the text.
     fn by_rule<'t>(set: &SpecialSet, text: &'t str) -> Vec<Fragment<'t>> {
         let mut fragments = vec![Text(text)];
         for (id, token) in &set.tokens {

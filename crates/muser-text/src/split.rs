@@ -4,7 +4,7 @@ use regex::Regex;
 
 use crate::{Error, Result};
 
-/// The names in `tokenizer.ggml.pre` that are known, with their pattern.
+/// The known names in `tokenizer.ggml.pre`, with their patterns.
 const RULES: [(&str, &str); 2] = [("gpt-4o", O200K), ("llama4", O200K)];
 
 /// The pattern of `o200k_base` (tiktoken, `tiktoken_ext/openai_public.py`),
@@ -14,9 +14,9 @@ const RULES: [(&str, &str); 2] = [("gpt-4o", O200K), ("llama4", O200K)];
 /// punctuation with the line ends behind it; white space with line ends;
 /// white space.
 ///
-/// The original ends in `\s+(?!\S)|\s+`. The look-ahead would ask for a
-/// backtracking engine, whose time and step limit depend on the text, so
-/// [`SplitRule::pieces`] does its work.
+/// The original ends in `\s+(?!\S)|\s+`. The look-ahead would need a backtracking
+/// engine, whose time depends on the text, so [`SplitRule::pieces`] does it
+/// instead.
 ///
 /// llama.cpp writes the rule for an engine without these Unicode classes: it
 /// takes every letter outside ASCII as upper and lower case at once, and marks
@@ -36,7 +36,7 @@ const O200K: &str = concat!(
 pub(crate) struct SplitRule(Regex);
 
 impl SplitRule {
-    /// The rule of a name in `tokenizer.ggml.pre`.
+    /// Returns the rule with this name in `tokenizer.ggml.pre`.
     pub(crate) fn by_name(name: Option<&str>) -> Result<Self> {
         let rule = RULES.iter().find(|(known, _)| Some(*known) == name);
         let (_, pattern) = rule.ok_or_else(|| Error::UnknownSplitRule {
@@ -56,8 +56,8 @@ impl SplitRule {
         std::iter::from_fn(move || {
             let rest = text.get(at..).filter(|rest| !rest.is_empty())?;
             let end = match self.0.find_at(text, at) {
-                // The patterns match at every position. Should one ever not,
-                // what it skipped is a piece, not lost.
+                // The patterns match at every position. If one did not, the
+                // text that it skipped would be a piece of its own.
                 Some(found) if found.start() > at => found.start(),
                 Some(found) if found.end() > at => shortened(text, found),
                 _ => at + rest.len(),
@@ -69,9 +69,10 @@ impl SplitRule {
     }
 }
 
-/// Does `\s+(?!\S)`: a run of white space before a word leaves its last
-/// character to the word. Only the last alternative matches white space without
-/// a line end, and it takes the whole run, so what follows is a word or the end.
+/// Applies `\s+(?!\S)`: a run of white space before a word leaves its last
+/// character to the word. Returns where the piece ends. Only the last alternative
+/// matches white space without a line end, and it takes the whole run, so a word
+/// or the end of the text follows.
 fn shortened(text: &str, found: regex::Match<'_>) -> usize {
     let piece = found.as_str();
     let mut chars = piece.char_indices();

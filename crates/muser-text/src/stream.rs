@@ -1,22 +1,22 @@
-//! Detokenisation of a stream: whole characters only.
+//! Detokenises a stream into whole characters.
 
 use crate::{Result, Tokenizer};
 
 /// Turns tokens into text as they come.
 ///
 /// A token may end within a character; its bytes are held back until the
-/// character is complete or cannot become one. All that was returned, put
-/// together, equals [`Tokenizer::decode`] of the same ids.
+/// character is complete or cannot become one. The returned texts together equal
+/// [`Tokenizer::decode`] of the same ids.
 #[derive(Debug, Clone)]
 pub struct StreamDecoder {
     tokenizer: Tokenizer,
     show_special: bool,
-    /// The start of a character, at most three bytes between calls.
+    /// The beginning of a character, at most three bytes between calls.
     pending: Vec<u8>,
 }
 
 impl StreamDecoder {
-    /// A decoder at the start of a text. `show_special` as in [`Tokenizer::decode`].
+    /// Creates a decoder at the start of a text. `show_special` as in [`Tokenizer::decode`].
     pub fn new(tokenizer: &Tokenizer, show_special: bool) -> Self {
         Self {
             tokenizer: tokenizer.clone(),
@@ -25,10 +25,16 @@ impl StreamDecoder {
         }
     }
 
-    /// The text that `id` completes, often empty for the parts of a rare character.
+    /// The tokenizer whose tokens it takes.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Adds a token and returns the text that it completes, which is often empty for
+    /// the parts of a rare character.
     ///
     /// # Errors
-    /// An id beyond the vocabulary; what was held back stays so.
+    /// An id beyond the vocabulary; the bytes that were held back stay so.
     pub fn push(&mut self, id: u32) -> Result<String> {
         let bytes = self.tokenizer.visible_bytes(id, self.show_special)?;
         self.pending.extend_from_slice(bytes);
@@ -57,8 +63,8 @@ impl StreamDecoder {
         Ok(text)
     }
 
-    /// Ends the text: U+FFFD if a character was never completed. The decoder
-    /// is at the start of a text again.
+    /// Ends the text: returns U+FFFD if a character was not completed. The decoder
+    /// can then start another text.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.pending).into_owned();
         self.pending.clear();

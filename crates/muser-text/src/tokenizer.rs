@@ -11,32 +11,32 @@ use crate::special::{Fragment, SpecialSet};
 use crate::split::SplitRule;
 use crate::{Error, Result, TokenKind, TokenizerSpec};
 
-/// What the text of a special token means in a text to encode.
+/// The meaning of a special token's text in a text to encode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Special {
-    /// Nothing: a user who writes `<|eot|>` gets the letters, never the
-    /// control token. User-defined tokens are text and are matched all the same.
+    /// None: a user who writes `<|eot|>` gets the letters, never the control token.
+    /// User-defined tokens are text and are matched all the same.
     #[default]
     Plain,
     /// The token itself: for prompts that a template or an operator wrote.
     Parse,
 }
 
-/// Bytes encoded between two questions whether to stop.
+/// Bytes that are encoded between two calls of `stop`.
 const STRIDE: usize = 64 << 10;
 
 /// How to encode a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EncodeOptions {
-    /// What special tokens in the text mean.
+    /// The meaning of special tokens in the text.
     pub special: Special,
-    /// Start with the bos token. It is put there even if the text, parsed,
-    /// starts with one; what the file wishes is [`Tokenizer::add_bos`].
+    /// Start with the bos token, even if the text itself starts with one.
+    /// [`Tokenizer::add_bos`] says whether the file wants it.
     pub add_bos: bool,
 }
 
-/// The ids that end a generation: eos, eot and eom where the file names them,
-/// and those the caller added.
+/// The ids that end a generation: eos, eot and eom if the file names them, and
+/// [`TokenizerSpec::extra_eog`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EndOfGeneration(Vec<u32>);
 
@@ -73,13 +73,13 @@ struct Inner {
     parsed: SpecialSet,
     /// Matched always: user-defined.
     plain: SpecialSet,
-    /// Bytes that a token stands for.
+    /// Whether the vocabulary has a token for each byte.
     has_byte: [bool; 256],
     tokens: Vec<String>,
     kinds: Vec<TokenKind>,
-    /// Ids in the order of their texts, for look-ups without a second copy.
+    /// Ids in the order of their texts, to look up without a copy of the texts.
     by_text: Vec<u32>,
-    /// The bytes of all tokens, and where each one ends.
+    /// The bytes of all tokens, one after the other, and where each one ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     /// Bytes of the longest token.
@@ -99,8 +99,8 @@ impl Tokenizer {
     /// Checks a description and builds the tokenizer.
     ///
     /// # Errors
-    /// Anything in the description that is unknown, out of range, twice there
-    /// or that contradicts the rest, with its name.
+    /// Anything in the description that is unknown, out of range, a duplicate, or
+    /// in contradiction to the rest, by its name.
     pub fn new(spec: TokenizerSpec) -> Result<Self> {
         if spec.model != "gpt2" {
             return Err(Error::UnknownModel { found: spec.model });
@@ -151,19 +151,19 @@ impl Tokenizer {
         })))
     }
 
-    /// The token ids of `text`. No eos is added, whatever the file wishes
-    /// ([`Tokenizer::add_eos`]): a prompt is to be continued.
+    /// Encodes `text` as token ids. No eos is added, even if the file wants one
+    /// ([`Tokenizer::add_eos`]), since a prompt is to be continued.
     ///
     /// # Errors
-    /// A byte that no token stands for (never silently dropped), or a bos asked
-    /// for where the vocabulary names none.
+    /// A byte without a token (it is never dropped), or `add_bos` with a vocabulary
+    /// that names no bos.
     pub fn encode(&self, text: &str, opts: EncodeOptions) -> Result<Vec<u32>> {
         self.encode_within(text, opts, usize::MAX, &|| false)
     }
 
-    /// [`Tokenizer::encode`] of at most `most` tokens, that gives up where
-    /// `stop` says so. A text that must have more by its length alone is not
-    /// looked at.
+    /// Encodes as [`Tokenizer::encode`], but at most `most` tokens, and gives up when
+    /// `stop` returns true. A text that is too long for `most` tokens in any case is
+    /// refused without being read.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`]; [`Error::TooManyTokens`], [`Error::Stopped`].
@@ -229,7 +229,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The merges skip what they have no token for, so it is found before.
+    /// Refuses a byte without a token, which the merges would skip in silence.
     fn check_bytes(&self, text: &str, fragment: &str) -> Result<()> {
         let Some(at) = fragment
             .bytes()
@@ -243,9 +243,9 @@ impl Tokenizer {
         })
     }
 
-    /// The text of `ids`. Bytes that are not UTF-8 become U+FFFD. Control and
-    /// unknown tokens appear, as they are written in the vocabulary, only with
-    /// `show_special`.
+    /// Decodes `ids` to a text. Bytes that are not UTF-8 become U+FFFD. Control and
+    /// unknown tokens appear only with `show_special`, as the vocabulary writes
+    /// them.
     ///
     /// # Errors
     /// An id beyond the vocabulary.
@@ -258,7 +258,8 @@ impl Tokenizer {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// What `id` adds to a text: nothing for a control token that is not shown.
+    /// Returns the bytes that `id` adds to a text: none for a control token that is
+    /// not shown.
     pub(crate) fn visible_bytes(&self, id: u32, show_special: bool) -> Result<&[u8]> {
         let bytes = self.token_bytes(id).ok_or(Error::IdOutOfRange {
             id,
@@ -271,8 +272,8 @@ impl Tokenizer {
         })
     }
 
-    /// The bytes that `id` stands for, not always whole characters; for a
-    /// control token the text it is written as.
+    /// The bytes that `id` stands for, not always whole characters; for a control
+    /// token, its text in the vocabulary. `None` beyond the vocabulary.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         let index = usize::try_from(id).ok()?;
         let end = *self.0.ends.get(index)?;
@@ -306,12 +307,12 @@ impl Tokenizer {
         place.ok().map(|place| by_text[place])
     }
 
-    /// Bytes of the longest token.
+    /// The number of bytes of the longest token.
     pub fn longest_token(&self) -> usize {
         self.0.longest
     }
 
-    /// Number of tokens.
+    /// The number of tokens.
     pub fn vocab_size(&self) -> usize {
         self.0.tokens.len()
     }
@@ -321,22 +322,22 @@ impl Tokenizer {
         &self.0.eog
     }
 
-    /// Start of a text.
+    /// The token at the start of a text.
     pub fn bos(&self) -> Option<u32> {
         self.0.bos
     }
 
-    /// End of a text.
+    /// The token at the end of a text.
     pub fn eos(&self) -> Option<u32> {
         self.0.eos
     }
 
-    /// End of a turn.
+    /// The token at the end of a turn.
     pub fn eot(&self) -> Option<u32> {
         self.0.eot
     }
 
-    /// End of a message.
+    /// The token at the end of a message.
     pub fn eom(&self) -> Option<u32> {
         self.0.eom
     }
@@ -351,18 +352,18 @@ impl Tokenizer {
         self.0.padding
     }
 
-    /// Whether the file wishes texts to start with bos.
+    /// Whether the file wants texts to start with bos.
     pub fn add_bos(&self) -> bool {
         self.0.add_bos
     }
 
-    /// Whether the file wishes texts to end with eos.
+    /// Whether the file wants texts to end with eos.
     pub fn add_eos(&self) -> bool {
         self.0.add_eos
     }
 }
 
-/// The longest of consecutive ranges with these ends.
+/// Returns the length of the longest of consecutive ranges with these ends.
 fn longest(ends: &[usize]) -> usize {
     let starts = std::iter::once(&0).chain(ends);
     let lengths = starts.zip(ends).map(|(start, end)| end - start);
@@ -373,8 +374,8 @@ fn id_of_index(index: usize) -> u32 {
     u32::try_from(index).expect("the number of tokens fits 32 bits: checked with the types")
 }
 
-/// Ids in the order of their texts; refuses a text that is there twice. An
-/// empty text is left out: files pad with it, and nothing can be looked up by it.
+/// Returns the ids in the order of their texts; refuses a text that occurs twice.
+/// Empty texts are left out: files pad with them, and nobody looks one up.
 fn sorted_by_text(tokens: &[String]) -> Result<Vec<u32>> {
     let filled = (0..tokens.len()).filter(|&index| !tokens[index].is_empty());
     let mut ids: Vec<u32> = filled.map(id_of_index).collect();
@@ -391,8 +392,8 @@ fn sorted_by_text(tokens: &[String]) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Builds the merge table over all tokens but control and unknown ones: with
-/// those absent, no text and no merge can make one.
+/// Builds the merge table over all tokens except control and unknown ones, so that
+/// neither a text nor a merge can make one of those.
 fn build_bpe(spec: &TokenizerSpec, kinds: &[TokenKind]) -> Result<BPE> {
     let mut vocab = Vocab::with_capacity(spec.tokens.len());
     for (index, (text, kind)) in spec.tokens.iter().zip(kinds).enumerate() {
@@ -445,7 +446,7 @@ fn split_merges(merges: &[String], vocab: &Vocab) -> Result<Merges> {
     Ok(pairs)
 }
 
-/// The bytes of every token, end to end, and the end of each.
+/// Returns the bytes of all tokens, one after the other, and the end of each.
 fn decode_all(tokens: &[String], kinds: &[TokenKind]) -> Result<(Vec<u8>, Vec<usize>)> {
     let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
     let mut ends = Vec::with_capacity(tokens.len());
@@ -469,7 +470,7 @@ fn decode_all(tokens: &[String], kinds: &[TokenKind]) -> Result<(Vec<u8>, Vec<us
     Ok((bytes, ends))
 }
 
-/// The byte that `<0xHH>` writes.
+/// Returns the byte that `<0xHH>` stands for.
 fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! Which backend the commands run on.
+//! The backend that the commands run on.
 
 use crate::cli::{Common, LaneArg};
 use crate::exit::Usage;

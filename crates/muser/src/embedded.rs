@@ -1,6 +1,6 @@
 //! The model inside the binary.
 
-/// What it is called in messages.
+/// Its name in messages.
 pub(crate) const NAME: &str = "the embedded model";
 
 /// Its file, `models/glimmer-nano-2-q4_k_m.gguf`.
@@ -17,7 +17,7 @@ pub(crate) fn file() -> Option<&'static [u8]> {
     Some(&FILE.0)
 }
 
-/// None: built without the feature `embedded`.
+/// No file: built without the feature `embedded`.
 #[cfg(not(feature = "embedded"))]
 pub(crate) fn file() -> Option<&'static [u8]> {
     None

@@ -1,11 +1,11 @@
-//! Exit codes, and how an error is told.
+//! Exit codes and error messages.
 
 use crate::output::{note, plain};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What the help says of exit codes.
+/// The help's text about exit codes.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done
@@ -14,32 +14,32 @@ Exit codes:
   3    the model file cannot be read, is malformed or not supported
   129, 130, 143  hung up, interrupted, terminated";
 
-/// The command line asks for something that makes no sense.
+/// An error of the command line: it asks for something that makes no sense.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub String);
 
-/// The model file is the reason.
+/// An error of the model file.
 #[derive(Debug, thiserror::Error)]
 #[error("{path} cannot be used as a model")]
 pub(crate) struct BadModel {
-    /// The file, or what stands for it.
+    /// The file, or its name in messages.
     pub(crate) path: String,
-    /// Why.
+    /// The reason.
     pub(crate) source: anyhow::Error,
 }
 
-/// Ctrl-C ended it.
+/// An end by Ctrl-C.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// A file that must not be overwritten.
+/// An output file that exists and must not be overwritten.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} exists: --force overwrites it")]
 pub(crate) struct Exists(pub PathBuf);
 
-/// Tells the error, if there is one, and gives its code.
+/// Prints the error, if there is one, and returns its exit code.
 pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -66,8 +66,8 @@ fn class(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Whether the command line asked for what the model cannot give: an option out
-/// of range, a token that it does not have, text without a tokenizer.
+/// Whether the command line asks for something that the model lacks: an option out of
+/// range, an unknown token, text without a tokenizer.
 fn asked_for(error: &muser_engine::Error) -> bool {
     use muser_engine::Error as Engine;
     matches!(
@@ -80,8 +80,8 @@ fn asked_for(error: &muser_engine::Error) -> bool {
     )
 }
 
-/// `error:` and each cause on a line of its own, but for those that repeat
-/// what the line before said.
+/// Formats `error:` and each cause on a line of its own, except causes that repeat the
+/// line before.
 fn tell(error: &anyhow::Error) {
     let mut last = String::new();
     for (i, cause) in error.chain().enumerate() {

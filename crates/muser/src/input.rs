@@ -1,26 +1,25 @@
-//! Text that a file or standard input holds: bounded, UTF-8, without the mark
-//! that some editors put in front of it.
+//! Reads text from a file or standard input: bounded, UTF-8, without a byte order mark.
 
 use anyhow::Context as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Bytes of a text: a prompt, a document, a list of tokens.
+/// The most bytes of a text: a prompt, a document, a list of tokens.
 pub(crate) const MOST_TEXT: u64 = 256 << 20;
-/// Bytes of a receipt, or of facts to keep in one.
+/// The most bytes of a receipt, or of facts to keep in one.
 pub(crate) const MOST_RECEIPT: u64 = 64 << 20;
-/// Bytes of a file of API keys.
+/// The most bytes of a file of API keys.
 pub(crate) const MOST_KEYS: u64 = 1 << 20;
 
-/// What some editors begin a file of UTF-8 with. It is no part of the text.
+/// The byte order mark, which some editors put before UTF-8. It is no part of the text.
 const MARK: char = '\u{feff}';
 
-/// A file's text; `-` is standard input.
+/// Reads a file's text; `-` is standard input.
 ///
 /// # Errors
-/// A file that cannot be read, is longer than `most` bytes (a device that never
-/// ends is, too), or is not UTF-8.
+/// A file that cannot be read, is longer than `most` bytes (as is a device that never
+/// ends), or is not UTF-8.
 pub(crate) fn text(path: &Path, most: u64) -> anyhow::Result<String> {
     if path == Path::new("-") {
         return from(io::stdin().lock(), "standard input", most);
@@ -30,7 +29,7 @@ pub(crate) fn text(path: &Path, most: u64) -> anyhow::Result<String> {
     from(file, &name, most)
 }
 
-/// The text of what can be read, which errors call `name`.
+/// Reads the text of a reader, which errors call `name`.
 pub(crate) fn from(reader: impl Read, name: &str, most: u64) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let mut bounded = reader.take(most.saturating_add(1));
@@ -39,7 +38,7 @@ pub(crate) fn from(reader: impl Read, name: &str, most: u64) -> anyhow::Result<S
     decoded(bytes, name, most)
 }
 
-/// The text that these bytes are.
+/// Decodes UTF-8 of at most `most` bytes and removes the byte order mark.
 pub(crate) fn decoded(bytes: Vec<u8>, name: &str, most: u64) -> anyhow::Result<String> {
     if bytes.len() as u64 > most {
         anyhow::bail!("{name}: expected at most {most} bytes, found more");
@@ -54,7 +53,7 @@ pub(crate) fn decoded(bytes: Vec<u8>, name: &str, most: u64) -> anyhow::Result<S
     Ok(text)
 }
 
-/// A text without the end of its last line, as Unix or Windows write it.
+/// Removes the end of the last line, as Unix or Windows write it.
 pub(crate) fn without_line_end(mut text: String) -> String {
     if text.ends_with('\n') {
         text.pop();
@@ -65,8 +64,8 @@ pub(crate) fn without_line_end(mut text: String) -> String {
     text
 }
 
-/// A line as it was meant: without the mark, where it is the first one, and
-/// without what Windows puts before its end.
+/// Removes the byte order mark from a first line, and the carriage return that Windows
+/// puts before the end of each.
 pub(crate) fn line(text: &str, first: bool) -> &str {
     let text = text.strip_suffix('\r').unwrap_or(text);
     match first {

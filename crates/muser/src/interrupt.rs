@@ -1,5 +1,5 @@
-//! Ctrl-C: a flag while something can stop gracefully, the end otherwise. And
-//! the signals that always are the end, where a file would be left behind.
+//! Ctrl-C: raises a flag while something can stop gracefully, and ends the program
+//! otherwise. Also the signals that always end it, while a file would be left behind.
 
 use anyhow::Context as _;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Raised by Ctrl-C; generation looks at it.
+/// Raised by Ctrl-C; a generation stops when it is.
 pub(crate) static FLAG: AtomicBool = AtomicBool::new(false);
 
 static MODE: AtomicU8 = AtomicU8::new(Mode::Exit as u8);
@@ -26,7 +26,7 @@ pub(crate) enum Mode {
     Always = 2,
 }
 
-/// Starts to listen.
+/// Starts to listen for Ctrl-C.
 pub(crate) fn install() -> anyhow::Result<()> {
     ctrlc::set_handler(|| {
         let mode = MODE.load(Ordering::Relaxed);
@@ -39,7 +39,7 @@ pub(crate) fn install() -> anyhow::Result<()> {
     .context("Ctrl-C cannot be handled")
 }
 
-/// Ends the program with this code, and without its unfinished file.
+/// Removes the unfinished file and ends the program with this code.
 fn end(code: i32) -> ! {
     if let Some(path) = unfinished().take() {
         // Gone already if the command failed meanwhile.
@@ -48,9 +48,9 @@ fn end(code: i32) -> ! {
     std::process::exit(code);
 }
 
-/// Listens for SIGTERM and for the SIGHUP of a terminal that is closed, which
-/// end the program from now on as they would without it, but for the unfinished
-/// file. Called before there is one, so that no other command has the thread.
+/// Listens for SIGTERM and for the SIGHUP of a closed terminal. From now on they end
+/// the program as they would by default, but remove the unfinished file first. Called
+/// only before there is one, so that other commands need no thread.
 pub(crate) fn watch() -> anyhow::Result<()> {
     static WATCHED: OnceLock<Result<(), String>> = OnceLock::new();
     let begun = WATCHED.get_or_init(|| begin_watch().map_err(|e| format!("{e:#}")));
@@ -83,7 +83,7 @@ fn begin_watch() -> anyhow::Result<()> {
         .context("no thread to listen for signals on")
 }
 
-/// The exit code that the next of these signals means: 128 and its number.
+/// Waits for one of these signals and returns its exit code: 128 and its number.
 async fn ended(mut terminate: Signal, hang_up: Option<Signal>) -> i32 {
     let Some(mut hang_up) = hang_up else {
         terminate.recv().await;
@@ -95,8 +95,8 @@ async fn ended(mut terminate: Signal, hang_up: Option<Signal>) -> i32 {
     }
 }
 
-/// Whether SIGHUP was ignored when the program was started, as `nohup` does it:
-/// it has to stay so. Known on Linux only.
+/// Whether SIGHUP was ignored when the program was started, as with `nohup`, and has to
+/// stay so. Known on Linux only.
 fn is_hang_up_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
@@ -116,8 +116,8 @@ pub(crate) fn raised() -> bool {
     FLAG.load(Ordering::Relaxed)
 }
 
-/// The unfinished output file. Whoever holds the lock while the file gets or
-/// loses its name cannot be cut off between that and the note of it.
+/// Locks the unfinished output file. While the lock is held, no signal can end the
+/// program between creating or renaming a file and recording that.
 pub(crate) fn unfinished() -> MutexGuard<'static, Option<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! The lines of a conversation: typed in an editor with history, or as a file or
-//! a pipe has them.
+//! Reads the lines of a conversation: typed in an editor with history, or from a file or
+//! a pipe.
 
 use crate::input;
 use anyhow::Context as _;
@@ -9,10 +9,10 @@ use rustyline::error::ReadlineError;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::Path;
 
-/// Bytes of a line that nobody typed.
+/// The most bytes of a line of a file or a pipe.
 const MOST_LINE: u64 = 16 << 20;
 
-/// What a line is.
+/// A line, or what came instead.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// Its text, without its end.
@@ -21,7 +21,7 @@ pub(crate) enum Line {
     NotText,
     /// Ctrl-C was pressed instead.
     Interrupted,
-    /// There are no more.
+    /// The input has ended.
     End,
 }
 
@@ -29,12 +29,12 @@ pub(crate) enum Line {
 pub(crate) enum Lines {
     /// A terminal.
     Typed(Box<DefaultEditor>),
-    /// Something that is none; whether nothing was read of it.
+    /// A file or a pipe; whether nothing was read of it yet.
     Piped(bool),
 }
 
 impl Lines {
-    /// Standard input's; those that are typed go on with the history of a file.
+    /// Opens standard input. A terminal gets the history of a file.
     pub(crate) fn open(history: Option<&Path>) -> anyhow::Result<Self> {
         if !io::stdin().is_terminal() {
             return Ok(Self::Piped(true));
@@ -51,7 +51,7 @@ impl Lines {
         Ok(Self::Typed(Box::new(editor)))
     }
 
-    /// Keeps the history of what was typed.
+    /// Saves the history of typed lines.
     pub(crate) fn save(&mut self, path: &Path) -> anyhow::Result<()> {
         let Self::Typed(editor) = self else {
             return Ok(());
@@ -62,11 +62,11 @@ impl Lines {
         Ok(editor.save_history(path)?)
     }
 
-    /// The next line, which a terminal is asked for with `prompt`.
+    /// Reads the next line; a terminal shows `prompt` for it.
     ///
     /// # Errors
-    /// What cannot be read; a line that is too long, as that of a device that
-    /// never ends one.
+    /// A failed read, or a line that is too long, as that of a device that never ends
+    /// one.
     pub(crate) fn next(&mut self, prompt: &str) -> anyhow::Result<Line> {
         let editor = match self {
             Self::Typed(editor) => editor,

@@ -1,4 +1,4 @@
-//! From the command line to a loaded model.
+//! Loads the model that the command line names.
 
 use crate::backend::{self, Device};
 use crate::cli::Common;
@@ -11,15 +11,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A model, and what it took to load it.
+/// A loaded model, and the time that loading took.
 pub(crate) struct Loaded {
-    /// Its file, or what stands for it.
+    /// Its file, or its name in messages.
     pub(crate) path: String,
     /// The model.
     pub(crate) model: Arc<Model<Device>>,
     /// The backend it is bound to.
     pub(crate) device: Arc<Device>,
-    /// Opening and checking the file, without the start of the threads.
+    /// The time to open and check the file, without starting the threads.
     pub(crate) time: Duration,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn model(common: &Common) -> anyhow::Result<Loaded> {
     })
 }
 
-/// A session over it.
+/// Starts a session over a model.
 pub(crate) fn session(
     model: &Arc<Model<Device>>,
     context: Option<usize>,
@@ -48,7 +48,7 @@ pub(crate) fn session(
     Ok(Session::new(model.clone(), context)?)
 }
 
-/// Opens a file, the embedded one without a path.
+/// Opens a file; without a path, the embedded one.
 pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<(String, Gguf)> {
     let Some(path) = path else {
         let Some(bytes) = embedded::file() else {
@@ -68,7 +68,7 @@ pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<(String, Gguf)> {
     }
 }
 
-/// The tokenizer alone, without the weights.
+/// Loads the tokenizer alone, without the weights.
 pub(crate) fn tokenizer(common: &Common) -> anyhow::Result<Tokenizer> {
     let (path, gguf) = file(common.model.as_deref())?;
     let spec = match muser_engine::tokenizer_spec(&gguf) {

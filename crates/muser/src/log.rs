@@ -1,9 +1,8 @@
-//! The log of `serve`: lines to standard error that never hold up who writes
-//! them.
+//! The log of `serve`: lines to standard error that never block their writer.
 //!
-//! Standard error can be a pipe whose reader stalls, a full disk, or closed. So
-//! lines go through a bounded channel to a thread of their own; what does not
-//! fit, or cannot be written, is lost and counted.
+//! Standard error can be a pipe whose reader stalls, a full disk, or closed. So lines go
+//! through a bounded channel to a thread of their own; lines that do not fit or cannot
+//! be written are lost and counted.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written.
+/// The most lines that wait to be written.
 const LINES: usize = 4096;
 /// How long the end of the program waits for the last lines.
 const LAST: Duration = Duration::from_millis(200);
@@ -24,8 +23,7 @@ pub(crate) struct Log {
     dropped: Arc<AtomicU64>,
 }
 
-/// Waits, when dropped, for the lines that are written already, but not for
-/// long.
+/// Waits, when dropped, until the lines so far are written, but not for long.
 #[derive(Debug)]
 pub(crate) struct Flush {
     lines: SyncSender<Vec<u8>>,

@@ -1,6 +1,7 @@
 //! The `muser` binary: a command line over the engine.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod backend;
 mod cli;
 mod commands;

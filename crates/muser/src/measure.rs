@@ -1,5 +1,5 @@
-//! What the commands that measure share: what they compute, its proof, and
-//! the spread of what they saw.
+//! Shared by the commands that measure: the tokens to compute, the hash of their logits,
+//! and the spread of the measurements.
 
 use crate::backend::{self, Device};
 use crate::cli::Common;
@@ -13,14 +13,14 @@ use muser_ops::{Backend, BackendInfo};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// Bytes to read for a bandwidth: `--buffer`, or enough to be past the caches.
+/// The bytes of a bandwidth measurement: `--buffer`, or enough to exceed the caches.
 pub(crate) fn buffer(mib: Option<u32>) -> usize {
     mib.map_or_else(muser_cpu::beyond_caches, |mib| (mib as usize) << 20)
 }
 
 /// The file of the command line, and the backend.
 pub(crate) struct Subject {
-    /// The file, or what stands for it.
+    /// The file, or its name in messages.
     pub(crate) name: String,
     /// The file.
     pub(crate) gguf: Gguf,
@@ -36,8 +36,8 @@ impl Subject {
         Ok(Self { name, gguf, device })
     }
 
-    /// The same backend with the kernels of another level that is no slower than
-    /// it must be; with its own where the machine has no other.
+    /// Opens the same backend with the kernels of the best other level but scalar; of its
+    /// own level if the machine has no other.
     pub(crate) fn second(&self, common: &Common) -> anyhow::Result<Arc<Device>> {
         let own = self.device.level();
         let mut others = Level::available().into_iter();
@@ -50,8 +50,8 @@ impl Subject {
         backend::open(&common)
     }
 
-    /// The model on a backend; without its tokenizer, which costs time and
-    /// serves nothing here.
+    /// Loads the model on a backend, without its tokenizer, which is not needed here and
+    /// takes time to build.
     pub(crate) fn on<B: Backend>(&self, backend: Arc<B>) -> anyhow::Result<Transformer<B>> {
         let bad = |e: ModelError| BadModel {
             path: self.name.clone(),
@@ -82,7 +82,7 @@ impl Setting {
     }
 }
 
-/// For people: `strict v1, avx2, 2 threads`.
+/// Formats for people: `strict v1, avx2, 2 threads`.
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { lane, level, .. } = self;
@@ -91,7 +91,7 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// Token ids without a pattern: what a token is changes nothing in its cost.
+/// Makes token ids without a pattern: the cost of a token does not depend on its id.
 pub(crate) fn tokens(n: usize, vocab: usize) -> Vec<Token> {
     let mut state = 1u64;
     let next = || {
@@ -136,7 +136,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value; of none, zeros.
+    /// Summarises values; zeros if there are none.
     pub(crate) fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -155,7 +155,7 @@ impl Spread {
         }
     }
 
-    /// `what / x` of each: a rate from times.
+    /// Divides `what` by each: turns times into rates.
     pub(crate) fn rate(self, what: f64) -> Self {
         Self {
             median: what / self.median,
@@ -165,7 +165,7 @@ impl Spread {
     }
 }
 
-/// For people: `12.3 (11.9-12.4)`.
+/// Formats for people: `12.3 (11.9-12.4)`.
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:.1} ({:.1}-{:.1})", self.median, self.min, self.max)

@@ -11,8 +11,8 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A line to standard error, or several, as a terminal may see them. Nobody is
-/// left to hear of it if that fails.
+/// Writes one or more lines to standard error, escaped for a terminal. A failure has
+/// nowhere to be reported and is ignored.
 pub(crate) fn note(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{}", lines(&line.to_string()));
 }
@@ -24,13 +24,13 @@ fn is_command(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Text from a file or a command line as a terminal may see it, on one line:
-/// what a terminal would obey is escaped.
+/// Escapes a text from a file or a command line for a terminal, on one line: characters
+/// that a terminal would obey become their codes.
 pub(crate) fn plain(text: &str) -> String {
     escaped(text, is_command)
 }
 
-/// [`plain`] of a text of several lines, which keeps their ends and tabs.
+/// Escapes a text of several lines as [`plain`], but keeps line ends and tabs.
 pub(crate) fn lines(text: &str) -> String {
     escaped(text, |c| is_command(c) && !matches!(c, '\n' | '\t'))
 }
@@ -46,13 +46,13 @@ fn escaped(text: &str, is_unsafe: impl Fn(char) -> bool) -> String {
     out
 }
 
-/// A line to standard output, or several, as a terminal may see them.
+/// Writes one or more lines to standard output, escaped for a terminal.
 pub(crate) fn line(line: Arguments<'_>) -> io::Result<()> {
     raw(&format!("{}\n", lines(&line.to_string())))
 }
 
-/// A text that somebody asked for, a model's or a file's: to a file or a pipe as
-/// it stands, to a terminal without what the terminal would obey.
+/// Writes a text that was asked for to standard output: to a file or a pipe as it
+/// stands, to a terminal escaped.
 pub(crate) fn content(text: &str) -> io::Result<()> {
     match io::stdout().is_terminal() {
         true => raw(&lines(text)),
@@ -66,8 +66,8 @@ fn raw(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// A value as JSON on standard output. What a terminal would obey can only be
-/// in strings, where JSON has escapes for it.
+/// Writes a value as JSON to standard output. Characters that a terminal would obey can
+/// only be in strings, where JSON has escapes for them.
 pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value).context("the result as JSON")?;
     let mut safe = String::with_capacity(text.len() + 1);
@@ -81,11 +81,11 @@ pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(raw(&safe)?)
 }
 
-/// An output file that appears under its name only when it is whole.
+/// An output file that appears under its name only when it is complete.
 ///
-/// What exists and is no regular file (a pipe, a device) is written to as it
-/// stands: renaming a file over it would destroy it. A symbolic link is
-/// followed, so that its target is replaced and not the link.
+/// A path that exists and is no regular file (a pipe, a device) is written directly,
+/// since renaming a file over it would destroy it. A symbolic link is followed, so that
+/// its target is replaced and not the link.
 pub(crate) struct OutFile {
     out: Out,
     path: PathBuf,
@@ -100,7 +100,7 @@ enum Out {
 }
 
 impl OutFile {
-    /// A temporary file in the folder of `path`.
+    /// Creates a temporary file in the folder of `path`.
     ///
     /// # Errors
     /// `path` exists and `force` is not given; the folder cannot be written.
@@ -156,7 +156,7 @@ impl OutFile {
         })
     }
 
-    /// Gives the file its name.
+    /// Completes the file and gives it its name.
     pub(crate) fn finish(self) -> anyhow::Result<File> {
         let path = self.path;
         let write = || format!("{} cannot be written", path.display());
@@ -195,7 +195,7 @@ impl Write for OutFile {
     }
 }
 
-/// A progress bar on standard error; none if that is no terminal, or with
+/// Makes a progress bar on standard error; hidden if that is no terminal, or with
 /// `--quiet`.
 pub(crate) fn bar(common: &Common, total: u64, template: &str) -> ProgressBar {
     let target = if common.quiet {
@@ -212,7 +212,7 @@ pub(crate) fn bar(common: &Common, total: u64, template: &str) -> ProgressBar {
 pub(crate) const BYTES_BAR: &str =
     "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 
-/// Bytes for people: `14.6 MB`, decimal.
+/// Formats a number of bytes for people: `14.6 MB`, decimal.
 pub(crate) fn bytes(n: u64) -> String {
     let mut value = n as f64;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -239,7 +239,7 @@ mod tests {
         Ok(())
     }
 
-    /// A pipe in a folder of the test's own stands for any device.
+    /// Uses a pipe in the test's own folder in place of a device.
     #[cfg(unix)]
     #[test]
     fn what_is_no_regular_file_is_written_to_and_not_replaced() {

@@ -1,4 +1,4 @@
-//! Where the prompt comes from.
+//! Reads the prompt.
 
 use crate::input::{self, without_line_end};
 use crate::output::note;
@@ -8,16 +8,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// What `run` says when nobody gives it a prompt.
+/// The prompt of `run` without one.
 pub(crate) const BUILT_IN: &str = "Tell me a story about a brave little rabbit.";
 
-/// How long an unasked-for standard input may stay silent. Many ways to start
-/// a program leave it open with nobody at the other end.
+/// How long to wait for a prompt on standard input that was not asked for. Programs are
+/// often started with an open standard input that nobody writes to.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The prompt: the argument (`-` is standard input), the file, what standard
-/// input holds, or [`BUILT_IN`]. The line end at the end of a file or of standard
-/// input is not part of it.
+/// Reads the prompt: the argument (`-` is standard input), the file, standard input, or
+/// [`BUILT_IN`]. A line end at the end of a file or of standard input is not part of it.
 pub(crate) fn read(argument: Option<&str>, file: Option<&Path>) -> anyhow::Result<String> {
     match (argument, file) {
         (Some("-"), _) => text_file(Path::new("-")).map(without_line_end),
@@ -27,12 +26,12 @@ pub(crate) fn read(argument: Option<&str>, file: Option<&Path>) -> anyhow::Resul
     }
 }
 
-/// A file's text; `-` is standard input.
+/// Reads a file's text; `-` is standard input.
 pub(crate) fn text_file(path: &Path) -> anyhow::Result<String> {
     input::text(path, input::MOST_TEXT)
 }
 
-/// What standard input holds, unless it is a terminal, empty or silent.
+/// Reads standard input, unless it is a terminal, empty or silent.
 fn offered() -> anyhow::Result<Option<String>> {
     if io::stdin().is_terminal() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A receipt: which logits, of which tokens, in which arithmetic.
+//! Receipts: the hash of the logits of some tokens in one arithmetic.
 //!
 //! ```json
 //! {
@@ -31,21 +31,21 @@ const FORMAT: u32 = 1;
 pub(crate) struct Receipt {
     receipt: u32,
     lane: String,
-    /// Of the lane's arithmetic.
+    /// The version of the lane's arithmetic.
     pub(crate) lane_version: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
-    /// Threads: in the pinned lane they can be part of the arithmetic.
+    /// The number of threads, which can be part of the pinned lane's arithmetic.
     pub(crate) threads: usize,
-    /// The version that wrote it.
+    /// The version of muser that wrote it.
     muser: String,
     pub(crate) model: Model,
-    /// Tokens of each forward call.
+    /// The number of tokens of each forward call.
     pub(crate) calls: Vec<usize>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logits: Logits,
-    /// Whose bits they were compared with when it was written: version,
-    /// compiler, features.
+    /// The build of llama.cpp that the logits were compared with when it was written:
+    /// version, compiler, features.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<serde_json::Value>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Logits {
 }
 
 impl Receipt {
-    /// A receipt of this build.
+    /// Makes a receipt of this build.
     pub(crate) fn new(
         lane: Lane,
         threads: usize,
@@ -93,7 +93,7 @@ impl Receipt {
         }
     }
 
-    /// Reads one and checks that it is consistent.
+    /// Reads a receipt and checks that it is consistent.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = input::text(path, input::MOST_RECEIPT)?;
         Self::parse(&text)
@@ -129,7 +129,7 @@ impl Receipt {
         Ok(receipt)
     }
 
-    /// The lane that it is of.
+    /// The lane of its logits.
     pub(crate) fn lane(&self) -> anyhow::Result<Lane> {
         match (self.lane.as_str(), &self.profile) {
             ("strict", None) => Ok(Lane::Strict),
@@ -140,7 +140,7 @@ impl Receipt {
         }
     }
 
-    /// As JSON, a line a field; lists of numbers on one line each.
+    /// Writes it as JSON, one field per line; a list of numbers is on one line.
     pub(crate) fn text(&self) -> anyhow::Result<String> {
         let value = serde_json::to_value(self)?;
         let Some(fields) = value.as_object() else {

@@ -18,7 +18,7 @@ impl Table {
         self.rows.push(cells.to_vec());
     }
 
-    /// The lines, each with its end.
+    /// Formats the lines, each with its end.
     pub(crate) fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |c: usize| {
@@ -42,7 +42,7 @@ impl Table {
     }
 }
 
-/// `27,854,794,240`.
+/// Groups the digits of a number by thousands: `27,854,794,240`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -55,7 +55,7 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
-/// `12.3 %` of a whole; nothing of nothing.
+/// Formats the share of a whole, `12.3 %`; `0.0 %` if the whole is zero.
 pub(crate) fn share(part: f64, whole: f64) -> String {
     let share = if whole > 0.0 { part / whole } else { 0.0 };
     format!("{:.1} %", 100.0 * share)

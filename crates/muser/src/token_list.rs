@@ -1,11 +1,11 @@
-//! Lists of numbers on the command line: `1,2,3` or `@FILE`.
+//! Reads lists of numbers from the command line: `1,2,3` or `@FILE`.
 
 use crate::exit::Usage;
 use crate::input;
 use anyhow::Context as _;
 use std::path::Path;
 
-/// A list written out, or in the file after an `@`: decimal numbers with
+/// Reads a list that is written out, or in the file after an `@`: decimal numbers with
 /// commas, white space or both between them. Errors name the option.
 pub(crate) fn read(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     match list.strip_prefix('@') {
@@ -18,7 +18,7 @@ pub(crate) fn read(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     }
 }
 
-/// A list written out.
+/// Reads a list that is written out.
 pub(crate) fn parse(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     let wrong = |found: &str| {
         let what = format!("{option}: expected numbers below 2^32, found {found}");

@@ -1,4 +1,4 @@
-//! A request's body, within its limits.
+//! Receives a request's body within its limits.
 
 use super::App;
 use crate::error::ApiError;
@@ -13,11 +13,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Copies of a request's texts that are made on the way to its tokens: the
-/// values', the guarded one, the template's, its output.
+/// Copies of a request's texts that exist on the way to its tokens: in the JSON
+/// values, broken up by the guard, in the template's variables, in its output.
 const COPIES: u64 = 4;
 
-/// A body that was received, with what it holds of the memory for requests.
+/// A received body, with its claim on the memory for requests.
 pub(super) struct Body {
     app: Arc<App>,
     pub(super) work: Arc<Work>,
@@ -25,8 +25,8 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Reads the request out of it, off the threads that serve and when it is
-    /// its client's turn.
+    /// Reads the request from it when it is the client's turn, not on the threads that
+    /// serve connections.
     pub(super) async fn read<T: Send + 'static>(
         self,
         read: impl FnOnce(&Work, Fields) -> Result<T, ApiError> + Send + 'static,
@@ -53,8 +53,8 @@ impl Body {
 
 /// Receives a JSON body.
 ///
-/// The content type is asked for because browsers let any page send a body
-/// without one to a server on this machine.
+/// The content type is required because browsers let any page send a body without
+/// one to a server on this machine.
 pub(super) async fn fields(app: &Arc<App>, request: Request) -> Result<Body, ApiError> {
     check_kind(request.headers())?;
     let work = request.extensions().get::<Arc<Work>>().cloned();
@@ -96,8 +96,8 @@ fn too_long(most: usize, found: &str) -> ApiError {
     ApiError::status(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
-/// All of a body that comes fast enough. Bytes are claimed as they come: what
-/// is only declared holds nothing.
+/// Receives a body that comes fast enough. Memory is claimed as bytes come; a declared
+/// length claims nothing.
 async fn receive(
     app: &App,
     mut body: Incoming,
@@ -105,7 +105,7 @@ async fn receive(
     work: &Work,
 ) -> Result<Vec<u8>, ApiError> {
     let (most, began) = (app.limits.body_bytes, Instant::now());
-    // Pages that are not written take no memory.
+    // Reserved pages take no memory until they are written.
     let mut bytes = Vec::with_capacity(room);
     let mut claimed = 0;
     loop {
@@ -138,7 +138,7 @@ async fn receive(
     }
 }
 
-/// How long a body may have taken for so many bytes.
+/// Returns the longest time that a body may have taken for so many bytes.
 fn allowed(app: &App, bytes: usize) -> Duration {
     let earned = match app.limits.body_rate {
         0 => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: a conversation goes on.
+//! `/v1/chat/completions`: continues a conversation.
 
 use super::App;
 use super::body::fields;
@@ -12,14 +12,15 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::grammar::{Draft, parameter_types};
 use crate::limits::work::Work;
-use crate::scheduler::{Format, Generate, Request, Task};
+use crate::prompt;
+use crate::scheduler::{Generate, Request, Task};
 use axum::extract::State;
 use axum::response::Response;
 use std::sync::Arc;
 
 pub(crate) struct Parsed {
     request: Request,
-    /// What its answers have to fit.
+    /// The grammar that its answers have to fit.
     draft: Option<Draft>,
     stream: Option<stream::Usage>,
     shape: Shape,
@@ -65,8 +66,8 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     let reason = effort.is_none_or(|e| e != "none");
     let draft = draft(app, &tools, constraint.as_ref(), parallel, reason)?;
     let bounds = app.text_bounds(work);
-    let (_, prompt) = app.guard.chat(&app.codec, messages, options, &bounds)?;
-    let prompts = vec![prompt];
+    let prompt = prompt::chat(&app.codec, messages, options, &bounds)?;
+    let prompts = vec![prompt.tokens];
     check_lengths(app, "messages", &prompts, true)?;
     let shape = Shape {
         logprobs,
@@ -75,16 +76,12 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
         old_call: tools.old,
         ..Shape::default()
     };
+    let may_call = !tools.all.is_empty() && tools.choice != Choice::None;
     let generate = Generate {
         max_tokens,
         logprobs: logprobs.then(|| top.unwrap_or(0)),
-        format: match app.codec.header_end() {
-            Some(_) => Format::Messages {
-                tools: !tools.all.is_empty() && tools.choice != Choice::None,
-            },
-            None => Format::Plain,
-        },
-        parameters: parameter_types(&tools.all, &app.limits.schema),
+        format: app.codec.format(),
+        tools: may_call.then(|| parameter_types(&tools.all, &app.limits.schema)),
         ..common.generate
     };
     Ok(Parsed {
@@ -100,14 +97,14 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Compiles what an answer to a request has to fit, as it is before it is queued.
+/// Compiles the grammar of a request, as happens before it is queued.
 #[cfg(feature = "fuzzing")]
 pub(crate) async fn compiled(app: &App, work: &Work, mut parsed: Parsed) -> Result<(), ApiError> {
     constraint::admit(app, work, parsed.draft.take(), &mut parsed.request).await
 }
 
-/// What the decoding is held to: the call that has to be made, before any form
-/// of an answer in words, for there is none then.
+/// The grammar that decoding has to follow: that of the calls that have to be made
+/// or else, since there is no answer in words then, that of the answer's form.
 fn draft(
     app: &App,
     tools: &Tools,

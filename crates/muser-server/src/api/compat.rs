@@ -1,15 +1,15 @@
-//! Fields that other servers and clients have and that change nothing here:
-//! hints, and switches in the position in which this server always is.
+//! Fields of other servers and clients that change nothing here: hints, and switches
+//! with the value that this server always has.
 //!
-//! What a field asks for is done, or it is refused by its name: no request that
-//! is answered was understood in part. A field is listed here only where its
-//! listed values ask for what happens anyway.
+//! A field is obeyed or refused by its name: the server never answers a request that
+//! it understood in part. A field is listed here only with values that ask for what
+//! happens anyway.
 
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use serde_json::Value;
 
-/// Hints, which tell a provider who asks, how to bill and where to compute.
+/// Hints to a provider: who asks, how to bill, where to compute.
 const TEXT_HINTS: [&str; 8] = [
     "user",
     "service_tier",
@@ -41,7 +41,7 @@ const HINTS: [&str; 16] = [
     "store",
 ];
 
-/// The value of a switch at which it asks for nothing that does not happen.
+/// The value of a switch that asks for what happens anyway.
 #[derive(Clone, Copy, Debug)]
 enum Neutral {
     /// `false`.
@@ -52,7 +52,7 @@ enum Neutral {
     Number(f64),
     /// An empty string, array or object.
     Empty,
-    /// None: known, and done by no value.
+    /// None: the field is known, and refused with every value.
     Never,
 }
 
@@ -100,7 +100,7 @@ const SWITCHES: [(&str, Neutral); 41] = [
     ("documents", Neutral::Empty),
     ("chat_template", Neutral::Never),
     ("guided_whitespace_pattern", Neutral::Never),
-    // Grammars in the languages of others.
+    // Grammars in other languages.
     ("grammar", Neutral::Empty),
     ("guided_grammar", Neutral::Empty),
     ("ebnf", Neutral::Empty),
@@ -113,7 +113,7 @@ const SWITCHES: [(&str, Neutral); 41] = [
     ("stop_regex", Neutral::Empty),
     ("lora_path", Neutral::Empty),
     ("session_params", Neutral::Empty),
-    // llama.cpp's, and samplers that are not here.
+    // llama.cpp's, and samplers that this server lacks.
     ("typical_p", Neutral::Number(1.0)),
     ("typical", Neutral::Number(1.0)),
     ("tfs_z", Neutral::Number(1.0)),
@@ -146,7 +146,7 @@ const CHAT_SWITCHES: [(&str, Neutral); 7] = [
 /// Switches of plain completions.
 const TEXT_SWITCHES: [(&str, Neutral); 1] = [("add_special_tokens", Neutral::True)];
 
-/// Takes what both kinds of completion have of these.
+/// Takes the fields that both kinds of completion have.
 pub(super) fn common(f: &mut Fields) -> Result<(), ApiError> {
     for name in TEXT_HINTS {
         f.string(name)?;
@@ -164,7 +164,7 @@ pub(super) fn common(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &SWITCHES)
 }
 
-/// Takes those of chats.
+/// Takes the fields of chats.
 pub(super) fn chat(f: &mut Fields) -> Result<(), ApiError> {
     match f.take("modalities") {
         None => {}
@@ -177,7 +177,7 @@ pub(super) fn chat(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &CHAT_SWITCHES)
 }
 
-/// Takes those of plain completions.
+/// Takes the fields of plain completions.
 pub(super) fn text(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &TEXT_SWITCHES)
 }

@@ -1,4 +1,4 @@
-//! `/v1/completions`: a text goes on.
+//! `/v1/completions`: continues a text.
 
 use super::body::fields;
 use super::params::{check_lengths, common, max_tokens, prompts};
@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 /// OpenAI's default for this route.
 const MAX_TOKENS: usize = 16;
-/// Alternatives of a token on this route.
+/// The most alternatives of a token on this route.
 const MOST_LOGPROBS: i64 = 20;
 
 pub(crate) struct Parsed {
     request: Request,
-    /// What its answers have to fit.
+    /// The grammar that its answers have to fit.
     draft: Option<Draft>,
     stream: Option<stream::Usage>,
     shape: Shape,
@@ -101,7 +101,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// The prompts that are given as texts.
+/// Encodes the prompts that are given as texts.
 fn texts(prompt: &Value) -> Vec<String> {
     match prompt {
         Value::String(text) => vec![text.clone()],
@@ -113,8 +113,8 @@ fn texts(prompt: &Value) -> Vec<String> {
     }
 }
 
-/// What an answer begins with: the prompt as it was given, or the text of its
-/// tokens.
+/// Returns the text that an answer begins with: the prompt as it was given, or the
+/// text of its tokens.
 fn echoed(
     app: &App,
     texts: Vec<String>,

@@ -1,5 +1,5 @@
-//! What a request says of the form of its answer, under all the names that it
-//! goes by: a JSON schema, a regular expression, or a choice of texts.
+//! Reads the form that an answer has to have, under all its field names: a JSON
+//! schema, a regular expression, or a choice of texts.
 
 use super::App;
 use crate::error::ApiError;
@@ -9,9 +9,9 @@ use crate::limits::work::Work;
 use crate::scheduler::{Request, Task};
 use serde_json::{Map, Value, json};
 
-/// Bytes of a regular expression.
+/// The most bytes of a regular expression.
 const MOST_PATTERN: usize = 4096;
-/// Texts to choose from, and bytes of all of them.
+/// The most texts to choose from, and the most bytes of all of them.
 const MOST_CHOICES: usize = 1024;
 const MOST_CHOICE_BYTES: usize = 64 << 10;
 
@@ -22,7 +22,7 @@ pub(super) struct Constraint {
     pub(super) form: Form,
 }
 
-/// Reads every field that asks for a form; at most one may.
+/// Reads every field that can ask for a form; at most one of them may.
 pub(super) fn read(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     let mut all = vec![response_format(f)?];
     for name in ["json_schema", "guided_json"] {
@@ -44,7 +44,7 @@ pub(super) fn read(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     }
 }
 
-/// OpenAI's field, with llama.cpp's way to give a schema to `json_object`.
+/// Reads OpenAI's field, in which llama.cpp lets `json_object` have a schema.
 fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     let Some(mut format) = f.object("response_format")? else {
         return Ok(None);
@@ -59,13 +59,13 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
             Some(mut inner) => {
                 inner.string("name")?;
                 inner.string("description")?;
-                // Always strict: the decoding can do nothing else.
+                // Decoding is always strict.
                 inner.flag("strict")?;
                 let schema = inner.require("schema")?;
                 inner.finish()?;
                 (".json_schema.schema", schema)
             }
-            // Not nested, as some clients have it.
+            // Some clients do not nest it.
             None => {
                 format.string("name")?;
                 format.flag("strict")?;
@@ -86,7 +86,7 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     }))
 }
 
-/// A schema as an object, or as the text of one.
+/// Reads a schema that is an object, or the text of one.
 fn json_form(f: &mut Fields, name: &str) -> Result<Option<Constraint>, ApiError> {
     let param = f.name(name);
     let schema = match f.take(name) {
@@ -140,7 +140,7 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<Constraint>, ApiError> {
     Ok(Some(Constraint { param, form }))
 }
 
-/// vLLM's object, which holds one form under its short name.
+/// Reads vLLM's object, which has one form under its short name.
 fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiError> {
     let Some(mut inner) = f.object("structured_outputs")? else {
         return Ok(Vec::new());
@@ -163,7 +163,7 @@ fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiErro
             return Err(error.code("unsupported_field"));
         }
     }
-    // How others get there, not what comes out.
+    // These choose how to decode, and do not change the result.
     inner.drop_all(&[
         "_backend",
         "_backend_was_auto",
@@ -177,16 +177,15 @@ fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiErro
 }
 
 impl Constraint {
-    /// The grammar of an answer of this form: in a chat behind its header, after
-    /// reasoning if it may `reason` first.
+    /// Makes the grammar of an answer of this form: in a chat with the markup of its
+    /// format, and after reasoning if it may `reason` first.
     pub(super) fn draft(&self, app: &App, chat: bool, reason: bool) -> Result<Draft, ApiError> {
         let grammars = app.grammars()?;
         grammars.answer(&self.param, &self.form, chat, reason)
     }
 }
 
-/// Compiles what a request's answers have to fit, as long as somebody waits for
-/// them.
+/// Compiles the grammar of a request's answers, as long as its client waits.
 pub(super) async fn admit(
     app: &App,
     work: &Work,

@@ -1,4 +1,4 @@
-//! `/v1/embeddings`: the last token's state, of length one.
+//! `/v1/embeddings`: returns the last token's state, scaled to length one.
 
 use super::App;
 use super::body::fields;
@@ -15,14 +15,14 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Inputs of a request, as many as OpenAI takes.
+/// The most inputs of a request, as many as OpenAI takes.
 const MOST_INPUTS: usize = 2048;
 
-/// What is asked for.
+/// The request for embeddings.
 pub(crate) struct Parsed {
     request: Request,
     base64: bool,
-    /// Values of an embedding.
+    /// The number of values of an embedding.
     dimensions: usize,
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// The vector of length one; the sum of squares in f64, ascending.
+/// Scales a vector to length one. The squares are summed in f64, in order.
 fn normalized(state: &[f32]) -> Vec<f32> {
     let squares = state.iter().map(|&v| f64::from(v) * f64::from(v));
     let length = squares.fold(0.0, |sum, v| sum + v).sqrt();

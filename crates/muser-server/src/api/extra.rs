@@ -1,5 +1,5 @@
-//! Routes that are not OpenAI's: what users of llama.cpp's server know, and
-//! what operators need.
+//! Routes that are not OpenAI's: those of llama.cpp's server, and those that operators
+//! need.
 
 use super::body::fields;
 use super::history::conversation;
@@ -7,6 +7,7 @@ use super::tools::Tools;
 use super::{App, params};
 use crate::error::{ApiError, json_response};
 use crate::fields::Fields;
+use crate::prompt;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -15,8 +16,7 @@ use muser_text::{EncodeOptions, Message, RenderOptions, Special, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The page. It loads nothing else, and may not: the policy says so to the
-/// browser.
+/// Serves the page. It loads nothing else, which its policy also forbids.
 pub(super) async fn page() -> Response {
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
@@ -82,7 +82,7 @@ pub(super) async fn tokenize(
     .await
 }
 
-/// The text, how it is encoded, and whether the tokens' texts are asked for.
+/// Reads the text, how to encode it, and whether the tokens' texts are asked for.
 pub(super) fn to_tokenize(mut f: Fields) -> Result<(String, EncodeOptions, bool), ApiError> {
     let missing = || ApiError::field("content", "expected a string, found none");
     let content = f.string("content")?.ok_or_else(missing)?;
@@ -98,7 +98,7 @@ pub(super) fn to_tokenize(mut f: Fields) -> Result<(String, EncodeOptions, bool)
     Ok((content, options, pieces))
 }
 
-/// A token as text, or as bytes where it is no whole text.
+/// Renders a token as text, or as bytes if they are not whole characters.
 fn piece(tokenizer: &Tokenizer, id: Token) -> Value {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -122,7 +122,7 @@ pub(super) async fn detokenize(
     .await
 }
 
-/// The tokens, unread.
+/// Takes the tokens, without reading them.
 pub(super) fn to_detokenize(mut f: Fields) -> Result<Vec<Value>, ApiError> {
     let missing = || ApiError::field("tokens", "expected an array, found none");
     let items = f.array("tokens")?.ok_or_else(missing)?;
@@ -137,16 +137,15 @@ pub(super) async fn apply_template(
     let body = fields(&app, request).await?;
     body.read(move |work, f| {
         let (messages, options) = to_render(&app, f)?;
-        let (prompt, tokens) =
-            app.guard
-                .chat(&app.codec, messages, options, &app.text_bounds(work))?;
-        let answer = json!({"prompt": prompt, "tokens": tokens});
+        let bounds = app.text_bounds(work);
+        let prompt = prompt::chat(&app.codec, messages, options, &bounds)?;
+        let answer = json!({"prompt": prompt.text, "tokens": prompt.tokens});
         Ok(json_response(StatusCode::OK, &answer))
     })
     .await
 }
 
-/// The conversation, and what else the template is told.
+/// Reads the conversation and the further input of the template.
 pub(super) fn to_render(
     app: &App,
     mut f: Fields,

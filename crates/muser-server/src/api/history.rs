@@ -1,5 +1,5 @@
-//! The conversation so far: messages as clients send them, and those that they
-//! send back of earlier answers.
+//! Reads the conversation so far: messages of a client, and earlier answers that it
+//! sends back.
 
 use super::tools::{Choice, Tools};
 use crate::error::{ApiError, shown};
@@ -7,7 +7,7 @@ use crate::fields::{Fields, wrong};
 use muser_text::{Message, RenderOptions};
 use serde_json::{Map, Value, json};
 
-/// Variables of a template that are the conversation and not its setting.
+/// Template variables that the server sets itself.
 const RESERVED: [&str; 6] = [
     "messages",
     "tools",
@@ -17,10 +17,10 @@ const RESERVED: [&str; 6] = [
     "continue_final_message",
 ];
 
-/// What others keep beside a message, a part, a tool or a call.
+/// Fields that other software adds to a message, a part, a tool or a call.
 pub(super) const ASIDE: [&str; 3] = ["cache_control", "provider_specific_fields", "extra_content"];
 
-/// The messages, and what else the template is told.
+/// Reads the messages and the further input of the template.
 pub(super) fn conversation(
     f: &mut Fields,
     tools: &Tools,
@@ -114,7 +114,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
         Some(content) => Some(text(&f, &place, content)?),
         None => None,
     };
-    // What an answer of the model refused is what it said.
+    // A refusal of an earlier answer is its text.
     let content = match (content, f.string("refusal")?) {
         (None, refusal) => refusal,
         (content, _) => content,
@@ -125,7 +125,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
     }
     let message = Message {
         role: match role.as_str() {
-            // The newer name of the one, the older of the other.
+            // A newer and an older name.
             "developer" => "system".to_owned(),
             "function" => "tool".to_owned(),
             _ => role,
@@ -140,7 +140,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
         let reason = "this server keeps no audio";
         return Err(ApiError::field(f.name("audio"), reason));
     }
-    // What clients send back of an answer, and keep beside it.
+    // Fields of an answer that clients send back or add.
     f.drop_all(&["annotations", "parsed", "reasoning", "reasoning_details"]);
     f.drop_all(&["thinking_blocks"]);
     f.drop_all(&ASIDE);
@@ -148,7 +148,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
     Ok(message)
 }
 
-/// A text, or parts that are all text.
+/// Reads a text, or parts that are all text.
 fn text(f: &Fields, name: &str, value: Value) -> Result<String, ApiError> {
     let parts = match value {
         Value::String(text) => return Ok(text),
@@ -175,7 +175,7 @@ fn text(f: &Fields, name: &str, value: Value) -> Result<String, ApiError> {
     Ok(all)
 }
 
-/// The calls of an earlier answer.
+/// Reads the calls of an earlier answer.
 fn calls(f: &mut Fields) -> Result<Option<Value>, ApiError> {
     let base = f.name("tool_calls");
     let mut all = Vec::new();
@@ -191,7 +191,7 @@ fn calls(f: &mut Fields) -> Result<Option<Value>, ApiError> {
         call.finish()?;
         all.push(json!({"id": id, "type": "function", "function": function}));
     }
-    // The one call of an answer before there were several.
+    // OpenAI's older field for a single call.
     if let Some(function) = f.object("function_call")? {
         let function = called(function)?;
         all.push(json!({"id": null, "type": "function", "function": function}));
@@ -199,8 +199,8 @@ fn calls(f: &mut Fields) -> Result<Option<Value>, ApiError> {
     Ok((!all.is_empty()).then(|| all.into()))
 }
 
-/// A call's name and arguments, these as the object that templates expect where
-/// they are one: written out, as OpenAI has it, or as such.
+/// Reads a call's name and arguments. Arguments that are an object, or the text of
+/// one as OpenAI writes it, become an object, which templates expect.
 fn called(mut function: Fields) -> Result<Value, ApiError> {
     let missing = ApiError::field(function.name("name"), "expected a string, found none");
     let name = function.string("name")?.ok_or(missing)?;

@@ -1,4 +1,4 @@
-//! Routes, and what stands before every one of them.
+//! Routes, and the checks before every one of them.
 
 pub(crate) mod body;
 pub(crate) mod chat;
@@ -27,7 +27,6 @@ use crate::limits::text::TextBounds;
 use crate::limits::work::Work;
 use crate::metrics::Metrics;
 use crate::options::{Limits, UnknownFields};
-use crate::prompt::Guard;
 use crate::scheduler::Handle;
 use crate::sites::Sites;
 use axum::Router;
@@ -46,40 +45,39 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// What handlers share.
+/// The state that handlers share.
 pub(crate) struct App {
     pub(crate) handle: Handle,
     pub(crate) codec: Codec,
-    pub(crate) guard: Guard,
-    /// Another list takes its place when the file is read anew.
+    /// Replaced when the file is read anew.
     pub(crate) keys: RwLock<Arc<Keys>>,
     pub(crate) sites: Sites,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Limits,
     pub(crate) model: String,
-    /// What `/props` says of the model.
+    /// The model's properties, for `/props`.
     pub(crate) facts: Value,
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
-    /// The arithmetic, for `system_fingerprint`.
+    /// Names the arithmetic, for `system_fingerprint`.
     pub(crate) fingerprint: String,
     pub(crate) unknown_fields: UnknownFields,
     pub(crate) created: u64,
-    /// Made when first asked for: a walk over the vocabulary.
+    /// Made when first needed, since it takes a walk over the vocabulary.
     pub(crate) grammars: OnceLock<Result<Arc<Grammars>, ApiError>>,
-    /// Command line of what compiles grammars.
+    /// The command line of the worker that compiles grammars.
     pub(crate) grammar_worker: Option<Vec<OsString>>,
     pub(crate) ids: Ids,
-    /// Memory of requests and unfinished answers.
+    /// The memory of requests and unfinished answers.
     pub(crate) budget: Arc<Budget>,
-    /// Before what takes a processor.
+    /// Bounds how many requests are read at once.
     pub(crate) gate: Arc<Gate>,
-    /// Whether whatever still runs is to be told that the server ends.
+    /// Turns true when running answers are to be told that the server ends.
     pub(crate) cut: watch::Receiver<bool>,
 }
 
 impl App {
-    /// The keys of now.
+    /// The current keys.
     pub(crate) fn keys(&self) -> Arc<Keys> {
         let keys = self.keys.read();
         keys.unwrap_or_else(PoisonError::into_inner).clone()
@@ -94,7 +92,7 @@ impl App {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// What the texts of this request may come to.
+    /// The bounds of this request's texts.
     pub(crate) fn text_bounds<'w>(&self, work: &'w Work) -> TextBounds<'w> {
         TextBounds {
             most: self.limits.context,
@@ -116,7 +114,7 @@ impl App {
     }
 }
 
-/// Names of answers.
+/// Makes the ids of answers.
 pub(crate) struct Ids {
     next: AtomicU64,
     salt: RandomState,
@@ -130,13 +128,13 @@ impl Ids {
         }
     }
 
-    /// 16 digits that no other answer of this process has, but by accident.
+    /// Returns 16 digits that no other answer of this process has, except by accident.
     pub(crate) fn next(&self) -> String {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         format!("{:016x}", self.salt.hash_one(n))
     }
 
-    /// A seed for who gives none.
+    /// Returns a seed for a request without one.
     pub(crate) fn seed(&self) -> u64 {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         self.salt.hash_one((n, "seed")) >> 32
@@ -200,7 +198,7 @@ async fn model(
     State(app): State<Arc<App>>,
     name: Result<axum::extract::Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    // A name that is no text is nobody's.
+    // A name that is no text belongs to no model.
     let name = name.map_or_else(|_| String::new(), |path| path.0);
     app.check_model(Some(&name))?;
     Ok(json_response(StatusCode::OK, &card(&app)))

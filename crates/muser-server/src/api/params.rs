@@ -1,32 +1,32 @@
-//! The parameters that both kinds of completion share.
+//! Reads the parameters that both kinds of completion share.
 
 use super::stream::Usage;
 use super::{App, compat};
 use crate::error::{ApiError, shown};
 use crate::fields::{Fields, number, wrong};
 use crate::limits::work::Work;
-use crate::scheduler::{Format, Generate};
+use crate::scheduler::Generate;
 use muser_engine::{MAX_STOP_BYTES, SamplingParams, Token};
+use muser_text::chat::Format;
 use muser_text::{EncodeOptions, Special};
 use serde_json::Value;
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// The largest number of tokens that a field takes.
 const MOST_TOKENS: i64 = u32::MAX as i64;
-/// Choices of one prompt.
+/// The most choices of one prompt.
 const MOST_CHOICES: i64 = 128;
-/// Alternatives of a token.
+/// The most alternatives of a token.
 pub(super) const MOST_TOP: i64 = 20;
-/// Stop strings; OpenAI takes four.
+/// The most stop strings; OpenAI takes four.
 const MOST_STOPS: usize = 16;
 
-/// Tokens that end an answer, beside the model's own.
+/// The most tokens that end an answer beside the model's own.
 const MOST_STOP_TOKENS: usize = 1024;
 
-/// What both kinds have.
+/// The parameters that both kinds have.
 pub(super) struct Common {
-    /// With everything that either kind has to add at its default.
+    /// Parameters of one kind only are at their defaults.
     pub(super) generate: Generate,
     /// `None` for a whole answer.
     pub(super) stream: Option<Usage>,
@@ -34,7 +34,7 @@ pub(super) struct Common {
     pub(super) deadline: Instant,
 }
 
-/// Reads them, and the fields that change nothing here.
+/// Reads these parameters, and the fields that change nothing here.
 pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     compat::common(f)?;
@@ -46,12 +46,12 @@ pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, A
             let reason = format!("expected at least 1 second, found {seconds}");
             return Err(ApiError::field("timeout", reason));
         }
-        // What no duration can hold is longer than any limit.
+        // A number that no duration can hold is longer than any limit.
         Some(seconds) => {
             work.shorten(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX));
         }
     }
-    // A salt is to keep a prompt apart from those of others.
+    // A salt keeps a prompt apart from those of other clients.
     let salted = f.string("cache_salt")?.is_some_and(|salt| !salt.is_empty());
     let generate = Generate {
         sampling: sampling(app, f)?,
@@ -62,9 +62,9 @@ pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, A
         logprobs: None,
         score: false,
         format: Format::Plain,
+        tools: None,
         show_special: false,
         grammar: None,
-        parameters: HashMap::new(),
         ignore_end: f.flag("ignore_eos")?.unwrap_or(false),
         n: f.count("n", 1, MOST_CHOICES)?.unwrap_or(1),
     };
@@ -76,7 +76,7 @@ pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, A
     })
 }
 
-/// Which chunks of a stream have a usage. Of a whole answer it says nothing.
+/// Reads which chunks of a stream have a usage; a whole answer always has one.
 fn usage(f: &mut Fields) -> Result<Usage, ApiError> {
     let Some(mut options) = f.object("stream_options")? else {
         return Ok(Usage::Never);
@@ -92,9 +92,8 @@ fn usage(f: &mut Fields) -> Result<Usage, ApiError> {
     })
 }
 
-/// The most tokens of an answer, under all of the field's names, the newest
-/// first: `None` where it is not said, `Some(None)` for no limit but the
-/// context, which is written -1.
+/// Reads the most tokens of an answer, under all of the field's names, the newest
+/// first. `None` if it is not given; `Some(None)` for -1: no limit but the context.
 pub(super) fn max_tokens(f: &mut Fields, low: i64) -> Result<Option<Option<usize>>, ApiError> {
     let mut found = None;
     for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
@@ -108,7 +107,7 @@ pub(super) fn max_tokens(f: &mut Fields, low: i64) -> Result<Option<Option<usize
                 format!("expected {range}, found {n}"),
             ));
         }
-        // Not negative but for -1.
+        // -1 is the only negative number here.
         found.get_or_insert(usize::try_from(n).ok());
     }
     Ok(found)
@@ -118,11 +117,11 @@ pub(super) fn max_tokens(f: &mut Fields, low: i64) -> Result<Option<Option<usize
 fn sampling(app: &App, f: &mut Fields) -> Result<SamplingParams, ApiError> {
     let d = SamplingParams::default();
     let seed = f.integer("seed", i64::MIN, i64::MAX)?;
-    // -1 keeps all, and looks at all: what 0 and a large number say here.
+    // -1 means no limit, which is 0 and a large number here.
     let all = |n: i64, value: usize| usize::try_from(n).unwrap_or(value);
     let top_k = f.integer("top_k", -1, MOST_TOKENS)?;
     let window = f.integer("repeat_last_n", -1, MOST_TOKENS)?;
-    // The newer name is of a penalty that looks at all tokens so far.
+    // The penalty with the newer name looks at all tokens so far.
     let whole = f.number("repetition_penalty")?;
     let near = f.number("repeat_penalty")?;
     if let (Some(whole), Some(near)) = (whole, near)
@@ -139,7 +138,7 @@ fn sampling(app: &App, f: &mut Fields) -> Result<SamplingParams, ApiError> {
         temperature: f.number("temperature")?.unwrap_or(d.temperature),
         top_k: top_k.map_or(d.top_k, |n| all(n, 0)),
         top_p: match f.number("top_p")?.unwrap_or(d.top_p) {
-            // Nothing but the likeliest, which reaches any share.
+            // Only the likeliest token, which reaches any share.
             0.0 => f32::MIN_POSITIVE,
             share => share,
         },
@@ -162,8 +161,8 @@ fn sampling(app: &App, f: &mut Fields) -> Result<SamplingParams, ApiError> {
     Ok(params)
 }
 
-/// `{"50256": -100}`. A token that is biased by -100 is ruled out, as OpenAI
-/// has it.
+/// Reads biases such as `{"50256": -100}`. A bias of -100 rules a token out, as with
+/// OpenAI.
 fn logit_bias(f: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
     let Some(map) = f.object("logit_bias")? else {
         return Ok(Vec::new());
@@ -171,8 +170,8 @@ fn logit_bias(f: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
     let mut biases = Vec::new();
     for (key, value) in map.rest() {
         let name = format!("logit_bias.{}", shown(&key));
-        // Written in one way only: "5", "+5" and "005" would be one token, and
-        // which of their biases counts would be a guess.
+        // One spelling only: "5", "+5" and "005" would be one token, with three
+        // biases.
         let token = key.parse().ok();
         let token: Token = token
             .filter(|t: &Token| t.to_string() == key)
@@ -197,11 +196,11 @@ fn logit_bias(f: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
     Ok(biases)
 }
 
-/// A string, or some of them.
+/// Reads one string or several.
 fn stop(f: &mut Fields) -> Result<Vec<String>, ApiError> {
     let stops = match f.take("stop") {
         None => Vec::new(),
-        // What some clients send for none.
+        // Some clients send an empty one for none.
         Some(Value::String(s)) if s.is_empty() => Vec::new(),
         Some(Value::String(s)) => vec![s],
         Some(Value::Array(items)) => strings("stop", items)?,
@@ -224,7 +223,7 @@ fn stop(f: &mut Fields) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
-/// Tokens that end the answer.
+/// Reads the tokens that end the answer.
 fn stop_tokens(app: &App, f: &mut Fields) -> Result<Vec<Token>, ApiError> {
     let items = f.array("stop_token_ids")?.unwrap_or_default();
     if items.len() > MOST_STOP_TOKENS {
@@ -235,7 +234,7 @@ fn stop_tokens(app: &App, f: &mut Fields) -> Result<Vec<Token>, ApiError> {
     tokens(app, "stop_token_ids", &items)
 }
 
-/// An array of strings.
+/// Reads an array of strings.
 pub(super) fn strings(name: &str, items: Vec<Value>) -> Result<Vec<String>, ApiError> {
     let each = items.into_iter().enumerate().map(|(i, item)| match item {
         Value::String(s) => Ok(s),
@@ -244,7 +243,7 @@ pub(super) fn strings(name: &str, items: Vec<Value>) -> Result<Vec<String>, ApiE
     each.collect()
 }
 
-/// An array of token ids.
+/// Reads an array of token ids.
 pub(super) fn tokens(app: &App, name: &str, items: &[Value]) -> Result<Vec<Token>, ApiError> {
     let each = items.iter().enumerate().map(|(i, item)| {
         let id = item.as_u64().and_then(|n| Token::try_from(n).ok());
@@ -255,7 +254,8 @@ pub(super) fn tokens(app: &App, name: &str, items: &[Value]) -> Result<Vec<Token
     each.collect()
 }
 
-/// A text, several, a list of tokens, or several: OpenAI's four forms.
+/// Reads OpenAI's four forms of a prompt: a text, several texts, a list of tokens,
+/// several lists.
 pub(super) fn prompts(
     app: &App,
     work: &Work,
@@ -308,7 +308,7 @@ pub(super) fn prompts(
     Ok(prompts)
 }
 
-/// Refuses prompts of no tokens, and such that leave no room for an answer.
+/// Refuses prompts without tokens, and those that leave no room for an answer.
 pub(super) fn check_lengths(
     app: &App,
     name: &str,

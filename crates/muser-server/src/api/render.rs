@@ -1,41 +1,42 @@
-//! Answers as OpenAI's clients read them, whole and in chunks.
+//! Renders answers as OpenAI's clients read them, whole and in chunks.
 
 use super::App;
 use super::text::{self, Offsets};
 use super::whole;
 use crate::error::{ApiError, json_text};
-use crate::scheduler::{CallDelta, Counts, Delta, Event, Events, Finish, Scored, TokenLogProb};
+use crate::scheduler::{Counts, Delta, Event, Events, Finish, Scored, TokenLogProb};
 use axum::http::StatusCode;
 use axum::response::Response;
 use muser_engine::Token;
+use muser_text::chat::CallDelta;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Which of the two kinds of completion.
+/// The two kinds of completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Chat,
     Text,
 }
 
-/// What of an answer is shown, and how.
+/// Which parts of an answer are shown, and how.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shape {
-    /// Log-probabilities.
+    /// Show log-probabilities.
     pub(super) logprobs: bool,
-    /// Control tokens as they are written.
+    /// Show control tokens as they are written.
     pub(super) show_special: bool,
-    /// The prompts' texts, where the answer begins with them.
+    /// The prompts' texts, if the answers begin with them.
     pub(super) echo: Vec<String>,
-    /// The answer, without what the model thought before.
+    /// Leave the reasoning out.
     pub(super) hide_reasoning: bool,
-    /// A call is asked for: where none is complete, there is no text either.
+    /// A call is required: an answer without a complete one has no text either.
     pub(super) must_call: bool,
-    /// One call, in OpenAI's older field.
+    /// Show one call, in OpenAI's older field.
     pub(super) old_call: bool,
 }
 
-/// What all of an answer's JSON needs to know.
+/// What rendering needs besides the answer.
 pub(super) struct Render {
     pub(super) app: Arc<App>,
     pub(super) kind: Kind,
@@ -61,7 +62,7 @@ impl Render {
         }
     }
 
-    /// What an answer's choice begins with.
+    /// The text of the prompt that a choice begins with.
     pub(super) fn echoed(&self, choice: usize) -> &str {
         let prompts = self.shape.echo.len().max(1);
         let each = (self.choices / prompts).max(1);
@@ -71,6 +72,7 @@ impl Render {
             .map_or("", String::as_str)
     }
 
+    /// The fields that every object of the answer has, around its choices.
     pub(super) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.as_str().into());
@@ -83,7 +85,7 @@ impl Render {
         map
     }
 
-    /// A token as text, and its bytes.
+    /// Returns a token as text, and its bytes.
     fn token(&self, token: Token) -> (String, &[u8]) {
         let Ok(tokenizer) = self.app.codec.tokenizer() else {
             return (format!("token_id:{token}"), &[]);
@@ -106,8 +108,8 @@ impl Render {
         json!({"content": each.collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// The older form, of the prompt's tokens if they are scored and of the
-    /// answer's; `offsets` are of the text before.
+    /// Log-probabilities in the older form: those of the prompt's tokens, if they are
+    /// scored, and those of the answer's. `offsets` has the length of the text before.
     pub(super) fn text_logprobs(
         &self,
         prompt: Option<&Scored>,
@@ -117,7 +119,7 @@ impl Render {
         let mut lists = TextLogProbs::default();
         if let Some(scored) = prompt {
             let (text, offset) = self.place(scored.first, offsets);
-            // Nothing comes before the first token: it has no probability.
+            // Nothing precedes the first token, so it has no probability.
             lists.push(text, offset, Value::Null, Value::Null);
         }
         for t in prompt.iter().flat_map(|p| &p.rest).chain(all) {
@@ -126,14 +128,14 @@ impl Render {
             for &(token, p) in &t.top {
                 top.insert(self.token(token).0, finite(p).into());
             }
-            // The token itself is always there, likely or not.
+            // The token itself is always listed, likely or not.
             top.insert(text.clone(), finite(t.logprob).into());
             lists.push(text, offset, finite(t.logprob).into(), top.into());
         }
         lists.json()
     }
 
-    /// A token's text, and where it begins in the text that is shown.
+    /// Returns a token's text, and where it begins in the text that is shown.
     fn place(&self, token: Token, offsets: &mut Offsets) -> (String, usize) {
         let (text, bytes) = self.token(token);
         let tokenizer = self.app.codec.tokenizer();
@@ -169,7 +171,7 @@ impl Render {
             }
             Kind::Text => {
                 let text = self.echoed(choice);
-                // With log-probabilities it comes with those of its tokens.
+                // With log-probabilities, the prompt comes with those of its tokens.
                 (!text.is_empty() && !self.shape.logprobs)
                     .then(|| self.chunk(choice, text.into(), Value::Null, Value::Null))
             }
@@ -191,23 +193,26 @@ impl Render {
         };
         let content = match self.kind {
             Kind::Text if scored.is_some() => {
-                format!("{}{}", self.echoed(choice), delta.content).into()
+                format!("{}{}", self.echoed(choice), delta.text.content).into()
             }
-            Kind::Text => delta.content.as_str().into(),
+            Kind::Text => delta.text.content.as_str().into(),
             Kind::Chat => {
                 let mut map = Map::new();
-                if !delta.reasoning.is_empty() && !self.shape.hide_reasoning {
-                    map.insert("reasoning_content".into(), delta.reasoning.as_str().into());
+                if !delta.text.reasoning.is_empty() && !self.shape.hide_reasoning {
+                    map.insert(
+                        "reasoning_content".into(),
+                        delta.text.reasoning.as_str().into(),
+                    );
                 }
-                if !delta.content.is_empty() {
-                    map.insert("content".into(), delta.content.as_str().into());
+                if !delta.text.content.is_empty() {
+                    map.insert("content".into(), delta.text.content.as_str().into());
                 }
                 if self.shape.old_call {
-                    if let Some(call) = old_call(&delta.calls) {
+                    if let Some(call) = old_call(&delta.text.calls) {
                         map.insert("function_call".into(), call);
                     }
-                } else if !delta.calls.is_empty() {
-                    let calls = delta.calls.iter().map(|c| self.call(choice, c));
+                } else if !delta.text.calls.is_empty() {
+                    let calls = delta.text.calls.iter().map(|c| self.call(choice, c));
                     map.insert("tool_calls".into(), calls.collect());
                 }
                 map.into()
@@ -260,7 +265,7 @@ impl Render {
         chunk
     }
 
-    /// The whole answer, once it is there.
+    /// Waits for the whole answer and renders it.
     pub(super) async fn whole(&self, mut events: Events) -> Result<Response, ApiError> {
         let mut parts = vec![Whole::default(); self.choices];
         let mut counts = Counts::default();
@@ -286,33 +291,33 @@ impl Render {
                 Event::State { .. } => {}
             }
         }
-        // A long answer takes a processor for a while, which others need not wait
-        // for.
+        // Writing a long answer takes a while; others need not wait for it.
         let text = tokio::task::block_in_place(|| whole::text(self, &parts, counts))?;
         Ok(json_text(StatusCode::OK, text))
     }
 
-    /// All of a choice but its log-probabilities.
+    /// A choice without its log-probabilities.
     pub(super) fn choice(&self, index: usize, part: &Whole) -> Value {
         let finish = part.finish.map(|finish| self.finish(finish));
         let all = &part.all;
         if self.kind == Kind::Text {
             let text = self.echoed(index);
             return json!({
-                "index": index, "text": format!("{text}{}", all.content),
+                "index": index, "text": format!("{text}{}", all.text.content),
                 "logprobs": null, "finish_reason": finish
             });
         }
-        let mut message = json!({"role": "assistant", "content": all.content, "refusal": null});
-        if !all.reasoning.is_empty() && !self.shape.hide_reasoning {
-            message["reasoning_content"] = all.reasoning.as_str().into();
+        let mut message =
+            json!({"role": "assistant", "content": all.text.content, "refusal": null});
+        if !all.text.reasoning.is_empty() && !self.shape.hide_reasoning {
+            message["reasoning_content"] = all.text.reasoning.as_str().into();
         }
         if self.shape.old_call {
-            if let Some(call) = old_call(&all.calls) {
+            if let Some(call) = old_call(&all.text.calls) {
                 message["function_call"] = call;
             }
-        } else if !all.calls.is_empty() {
-            let calls = all.calls.iter().map(|c| {
+        } else if !all.text.calls.is_empty() {
+            let calls = all.text.calls.iter().map(|c| {
                 json!({
                     "id": self.call_id(index, c.index), "type": "function",
                     "function": {"name": c.name, "arguments": c.arguments}
@@ -320,7 +325,7 @@ impl Render {
             });
             message["tool_calls"] = calls.collect();
         }
-        if all.content.is_empty() && (self.shape.must_call || !all.calls.is_empty()) {
+        if all.text.content.is_empty() && (self.shape.must_call || !all.text.calls.is_empty()) {
             message["content"] = Value::Null;
         }
         json!({
@@ -329,7 +334,7 @@ impl Render {
     }
 }
 
-/// A choice put together again.
+/// A choice, put together from its deltas.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {
     pub(super) all: Delta,
@@ -338,14 +343,14 @@ pub(super) struct Whole {
 
 impl Whole {
     fn add(&mut self, delta: Delta) {
-        self.all.content += &delta.content;
-        self.all.reasoning += &delta.reasoning;
+        self.all.text.content += &delta.text.content;
+        self.all.text.reasoning += &delta.text.reasoning;
         self.all.logprobs.extend(delta.logprobs);
         self.all.prompt = self.all.prompt.take().or(delta.prompt);
-        for call in delta.calls {
-            match self.all.calls.last_mut() {
+        for call in delta.text.calls {
+            match self.all.text.calls.last_mut() {
                 Some(last) if call.name.is_none() => last.arguments += &call.arguments,
-                _ => self.all.calls.push(call),
+                _ => self.all.text.calls.push(call),
             }
         }
     }
@@ -376,7 +381,7 @@ impl TextLogProbs {
     }
 }
 
-/// The parts of the first call as `function_call`, of which there is one.
+/// The parts of the first call as `function_call`; there is only one of those.
 fn old_call(calls: &[CallDelta]) -> Option<Value> {
     let mut first = calls.iter().filter(|c| c.index == 0).peekable();
     first.peek()?;
@@ -392,7 +397,8 @@ fn old_call(calls: &[CallDelta]) -> Option<Value> {
     Some(value)
 }
 
-/// JSON has no infinity; a token that was ruled out has none either.
+/// Replaces minus infinity, which JSON lacks: the log-probability of a token that
+/// was ruled out.
 fn finite(logprob: f64) -> f64 {
     logprob.max(-9999.0)
 }

@@ -1,4 +1,4 @@
-//! An answer as server-sent events.
+//! Sends an answer as server-sent events.
 
 use super::render::{self, Render};
 use super::text::Offsets;
@@ -16,21 +16,21 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Interval, interval};
 
-/// How often something is sent at least, so that nobody in between takes the
-/// connection for dead while a long prompt is evaluated.
+/// The longest time without a byte. A proxy may otherwise close the connection while a
+/// long prompt is evaluated.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// Which chunks have a usage.
+/// Which chunks have a `usage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
     Never,
-    /// One at the end; the others say that they have none.
+    /// One at the end has it; in the others it is null.
     Last,
-    /// Each, of what was taken until then, and one at the end.
+    /// All have it, with the tokens up to then, and one at the end.
     Each,
 }
 
-/// The response.
+/// Makes the response.
 pub(super) fn response(render: Render, events: Events, usage: Usage) -> Response {
     let stream = Stream {
         opened: vec![None; render.choices],
@@ -46,21 +46,21 @@ pub(super) fn response(render: Render, events: Events, usage: Usage) -> Response
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache"),
-        // A proxy that collects a stream before it passes it on defeats it.
+        // Tells proxies not to collect the stream before they pass it on.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     (headers, Body::new(stream)).into_response()
 }
 
-/// Events in, frames out. Nothing is read ahead: a client that does not read
-/// leaves the events in their channel, and the scheduler sees it.
+/// Turns events into frames. It reads no event ahead: the events of a client that does
+/// not read stay in their channel, where the scheduler sees them.
 struct Stream {
     render: Render,
     events: Events,
-    /// Of choices that were begun, where their text stands.
+    /// For each choice that has begun, the length of its text.
     opened: Vec<Option<Offsets>>,
     open: usize,
-    /// What each choice took so far.
+    /// The tokens of each choice so far.
     counts: Vec<Counts>,
     ready: VecDeque<Bytes>,
     over: bool,
@@ -146,7 +146,7 @@ impl Stream {
                 }
             }
             Ok(Event::State { .. }) => {}
-            // The status is sent already: the error is an event.
+            // The status has been sent, so the error is an event.
             Err(e) => self.fail(&e),
         }
     }
@@ -179,7 +179,7 @@ impl HttpBody for Stream {
                 continue;
             }
             if this.alive.poll_tick(cx).is_ready() {
-                // The first tick comes at once and opens the stream.
+                // The first tick is immediate and opens the stream.
                 this.ready.push_back(Bytes::from_static(b": working\n\n"));
                 continue;
             }

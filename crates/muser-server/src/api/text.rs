@@ -1,10 +1,10 @@
-//! Tokens as texts, and where in an answer's text each begins.
+//! Renders tokens as texts, and finds where each begins in an answer's text.
 
 use muser_engine::Token;
 use muser_text::Tokenizer;
 
-/// A token's text. One that is no whole text has its bytes, as OpenAI writes
-/// them: two parts of characters would be the same U+FFFD otherwise.
+/// Renders a token as text. One that is not whole characters is written as its bytes,
+/// as OpenAI does; otherwise all of them would be the same U+FFFD.
 pub(crate) fn of_token(tokenizer: &Tokenizer, token: Token) -> String {
     let bytes = tokenizer.token_bytes(token).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -19,7 +19,7 @@ fn escaped(bytes: &[u8]) -> String {
     format!("bytes:{}", each.collect::<String>())
 }
 
-/// Where the tokens of a text begin, in characters.
+/// Counts where the tokens of a text begin, in characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offsets {
     /// Characters that are complete.
@@ -29,9 +29,9 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// Where the bytes of the next token begin: within the character that they
-    /// go on with, or else behind all characters so far, an incomplete one
-    /// (U+FFFD in the text) among them.
+    /// Adds a token's bytes and returns where it begins: at the character that it
+    /// continues, or else after all characters so far, including an incomplete one
+    /// (U+FFFD in the text).
     pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
         let before = self.pending.len();
         self.pending.extend_from_slice(bytes);
@@ -81,8 +81,8 @@ mod tests {
             offsets(&[b"a", &day[..2], &day[2..], b"bc", b"d"]),
             [0, 1, 1, 2, 4]
         );
-        // One that never becomes a character is U+FFFD, and what follows is
-        // behind it.
+        // Bytes that never become a character are one U+FFFD; the next token
+        // begins after it.
         assert_eq!(offsets(&[&day[..2], b"a", b"b"]), [0, 1, 2]);
         assert_eq!(offsets(&[b"\xff", b"\xff", b"", b"a"]), [0, 1, 2, 2]);
         assert_eq!(offsets(&["é!".as_bytes(), b"", b"x"]), [0, 2, 2]);

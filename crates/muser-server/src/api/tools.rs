@@ -1,4 +1,4 @@
-//! Tools that may be called, and which are to be.
+//! Reads the tools that may be called, and the choice among them.
 
 use super::history::ASIDE;
 use crate::error::ApiError;
@@ -22,7 +22,7 @@ pub(super) enum Choice {
 pub(super) struct Tools {
     pub(super) all: Vec<Tool>,
     pub(super) choice: Choice,
-    /// Those that may be called, where a request says so.
+    /// The names of those that may be called; `None` for all.
     allowed: Option<Vec<String>>,
     /// Whether the request has OpenAI's older fields, so that its answer has
     /// `function_call`.
@@ -30,7 +30,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Reads all fields that say something of tools.
+    /// Reads all fields about tools.
     pub(super) fn read(f: &mut Fields) -> Result<Self, ApiError> {
         let mut tools = Self {
             all: tools(f)?,
@@ -52,7 +52,7 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Those that may be called.
+    /// The tools that may be called.
     pub(super) fn shown(&self) -> Vec<&Tool> {
         let allowed = |t: &&Tool| {
             let allowed = self.allowed.as_ref();
@@ -61,7 +61,7 @@ impl Tools {
         self.all.iter().filter(allowed).collect()
     }
 
-    /// Those of which one has to be called; `None` where none has to be.
+    /// The tools of which one has to be called; `None` if no call is required.
     pub(super) fn forced(&self) -> Option<Vec<Tool>> {
         match &self.choice {
             Choice::None | Choice::Auto => None,
@@ -89,7 +89,7 @@ impl Tools {
         }
     }
 
-    /// The tool of this name, as the choice.
+    /// Returns the choice of the tool with this name.
     fn named(&self, param: &str, name: Option<String>) -> Result<Choice, ApiError> {
         let known = name.filter(|n| self.all.iter().any(|t| t.name == *n));
         let reason = "expected the name of one of the tools";
@@ -102,7 +102,7 @@ impl Tools {
         self.choice = match f.take(PARAM) {
             None => return Ok(()),
             Some(Value::String(word)) => match word.as_str() {
-                // Without tools, both say what is so anyway.
+                // Both are allowed without tools, where they change nothing.
                 "none" => Choice::None,
                 "auto" => Choice::Auto,
                 "required" => Choice::Required,
@@ -121,7 +121,7 @@ impl Tools {
         Ok(())
     }
 
-    /// A choice that is an object.
+    /// Reads a choice that is an object.
     fn chosen(&mut self, mut choice: Fields) -> Result<Choice, ApiError> {
         let kind = choice.string("type")?;
         let place = choice.name("type");
@@ -164,7 +164,7 @@ impl Tools {
             let mut tool = inner.inner(format!("{base}[{i}]"), item)?;
             tool.string("type")?;
             let function = tool.object("function")?;
-            // The other API of OpenAI's has the name without an object around it.
+            // OpenAI's Responses API has the name without an object around it.
             let flat = tool.string("name")?;
             tool.finish()?;
             let name = function.map(name_of).transpose()?.flatten().or(flat);
@@ -184,7 +184,7 @@ impl Tools {
         Ok(mode)
     }
 
-    /// OpenAI's older field for the choice.
+    /// Reads OpenAI's older field for the choice.
     fn choose_function(&mut self, f: &mut Fields) -> Result<(), ApiError> {
         const PARAM: &str = "function_call";
         let choice = match f.take(PARAM) {
@@ -209,14 +209,14 @@ impl Tools {
     }
 }
 
-/// The name in an object that has nothing else.
+/// Reads the name from an object that has nothing else.
 fn name_of(mut function: Fields) -> Result<Option<String>, ApiError> {
     let name = function.string("name")?;
     function.finish()?;
     Ok(name)
 }
 
-/// OpenAI's `tools`.
+/// Reads OpenAI's `tools`.
 fn tools(f: &mut Fields) -> Result<Vec<Tool>, ApiError> {
     let mut names = HashSet::new();
     let mut tools = Vec::new();
@@ -234,7 +234,7 @@ fn tools(f: &mut Fields) -> Result<Vec<Tool>, ApiError> {
     Ok(tools)
 }
 
-/// The older `functions`: the same without an object around each.
+/// Reads the older `functions`: the same without an object around each.
 fn functions(f: &mut Fields) -> Result<Vec<Tool>, ApiError> {
     let mut names = HashSet::new();
     let items = f.array("functions")?.into_iter().flatten().enumerate();

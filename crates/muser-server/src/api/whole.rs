@@ -1,6 +1,6 @@
-//! A whole answer as text, written choice by choice and token by token.
+//! Writes a whole answer as text, choice by choice and token by token.
 //!
-//! As one value, log-probabilities would take ten times the memory of their
+//! As one JSON value, log-probabilities would take ten times the memory of their
 //! text.
 
 use super::render::{Kind, Render, Whole, usage};
@@ -10,7 +10,7 @@ use crate::scheduler::{Counts, Scored};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
-/// The JSON of these choices.
+/// Writes the JSON of these choices.
 pub(super) fn text(render: &Render, parts: &[Whole], counts: Counts) -> Result<String, ApiError> {
     let object = match render.kind {
         Kind::Chat => "chat.completion",
@@ -26,10 +26,11 @@ pub(super) fn text(render: &Render, parts: &[Whole], counts: Counts) -> Result<S
     text.map_err(|e| ApiError::internal(format!("the answer could not be written: {e}")))
 }
 
-/// A whole answer, of which no more than a token's JSON is a value at once.
+/// A whole answer. At any time, no more of it than one token's log-probabilities is a
+/// JSON value.
 struct Answer<'r> {
     render: &'r Render,
-    /// Everything but its choices and its usage.
+    /// All fields but `choices` and `usage`.
     head: Map<String, Value>,
     parts: &'r [Whole],
     usage: Value,
@@ -89,8 +90,8 @@ struct Probs<'r>(&'r Choice<'r>);
 
 impl Serialize for Probs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Its fields, from the form that the tokens of a stream have: lists of
-        // one a token, and what is no list.
+        // The fields are those of a stream's log-probabilities: lists with one
+        // entry per token, and fields that are no lists.
         let form = match self.0.render.kind {
             Kind::Chat => self.0.render.chat_logprobs(&[]),
             Kind::Text => self
@@ -120,7 +121,7 @@ impl Serialize for Column<'_> {
         let Choice { render, part, .. } = *self.of;
         let mut offsets = Offsets::default();
         let scored = part.all.prompt.as_deref();
-        // The first token of a prompt has a form of its own.
+        // The first token of a prompt is rendered differently.
         let first = scored.map(|scored| Scored {
             first: scored.first,
             rest: Vec::new(),

@@ -3,7 +3,7 @@
 
 use super::schema::{Plain, Refusal};
 use super::string::length;
-use super::types::Types;
+use muser_text::chat::Types;
 use serde_json::{Map, Value, json};
 
 /// The schema of what fits both; `None` if nothing does.

@@ -24,14 +24,12 @@ mod string;
 #[cfg(test)]
 mod tests;
 mod tool;
-mod types;
 mod value;
 mod vocabulary;
 mod worker;
 
 pub(crate) use masks::Masks;
-pub(crate) use tool::{PARAMETER_END, Tool, parameter_types};
-pub(crate) use types::Types;
+pub(crate) use tool::{Tool, parameter_types};
 pub use worker::grammar_worker;
 
 use crate::error::ApiError;
@@ -39,6 +37,7 @@ use crate::limits::work::Client;
 use crate::limits::{GrammarLimits, SchemaLimits};
 use llguidance::{Matcher, ParserFactory};
 use muser_engine::Codec;
+use muser_text::chat::{Markup, Piece};
 use quarantine::{Quarantine, Verdict};
 use rules::{Rules, Sym};
 use schema::Refusal;
@@ -83,10 +82,8 @@ type Kept = (Key, usize, Result<Grammar, String>);
 /// Makes grammars over one model's vocabulary.
 pub(crate) struct Grammars {
     factory: ParserFactory,
-    /// Whether the vocabulary can write a message before the answer.
-    can_reason: bool,
-    /// Whether the model writes the header of its answer.
-    header: bool,
+    /// How the model writes its answers in a chat.
+    markup: Markup,
     limits: GrammarLimits,
     schema: SchemaLimits,
     /// `None` where there is no command line for workers.
@@ -109,16 +106,14 @@ impl Grammars {
             return Err(ApiError::invalid(reason));
         };
         let factory = vocabulary.factory().map_err(failed)?;
-        let has = |text: &str| {
-            let id = tokenizer.id_of(text);
-            id.is_some_and(|id| tokenizer.is_control(id))
+        let goes_on = |token: &str| {
+            let id = tokenizer.id_of(token);
+            id.is_some_and(|id| tokenizer.is_control(id) && !codec.is_end(id))
         };
-        let ends = |text: &str| tokenizer.id_of(text).is_some_and(|id| codec.is_end(id));
         let quarantine = worker.map(|w| Quarantine::new(w.to_vec(), &limits, &vocabulary));
         Ok(Self {
             factory,
-            can_reason: has("<|eom|>") && has("<|start|>") && !ends("<|eom|>"),
-            header: codec.header_end().is_some() && has("<|message|>"),
+            markup: within(*codec.format().markup(), goes_on),
             limits,
             schema,
             quarantine: quarantine.transpose().map_err(failed)?,
@@ -158,13 +153,11 @@ impl Grammars {
                 rules.rule(each)
             }
         };
-        let answer = match chat && self.header {
-            false => vec![Sym::Rule(value)],
-            true => {
-                let to = rules.text(" to=user");
-                vec![to, Sym::Token("<|message|>"), Sym::Rule(value)]
-            }
+        let mut answer = match chat {
+            false => Vec::new(),
+            true => rules.markup(self.markup.content, ""),
         };
+        answer.push(Sym::Rule(value));
         self.draft(param, rules, answer, chat && reason)
     }
 
@@ -176,16 +169,16 @@ impl Grammars {
         parallel: bool,
         reason: bool,
     ) -> Result<Draft, ApiError> {
-        if !self.header {
+        let Some(markup) = &self.markup.calls else {
             let reason = "this model's template has no format of tool calls";
             return Err(ApiError::field("tool_choice", reason));
-        }
+        };
         let mut rules = Rules::default();
         let mut calls = Vec::new();
         for (param, tool) in tools {
             let refused = |refusal| refuse(param, refusal);
             let mut compiler = Compiler::new(rules, &tool.parameters, &self.schema);
-            let call = compiler.call(tool).map_err(refused)?;
+            let call = compiler.call(markup, tool).map_err(refused)?;
             compiler.finish().map_err(refused)?;
             rules = compiler.rules;
             if !rules.is_productive(call) {
@@ -196,14 +189,9 @@ impl Grammars {
         }
         let call = rules.rule(calls);
         let mut answer = vec![Sym::Rule(call)];
-        if parallel && self.can_reason {
-            let assistant = rules.text("assistant");
-            let again = vec![
-                Sym::Token("<|eom|>"),
-                Sym::Token("<|start|>"),
-                assistant,
-                Sym::Rule(call),
-            ];
+        if let Some(between) = markup.between.filter(|_| parallel) {
+            let mut again = rules.markup(between, "");
+            again.push(Sym::Rule(call));
             answer.push(Sym::Times {
                 rule: rules.rule(vec![again]),
                 min: 0,
@@ -222,16 +210,11 @@ impl Grammars {
         reason: bool,
     ) -> Result<Draft, ApiError> {
         let mut all = vec![answer.clone()];
-        if self.can_reason && reason {
+        if let Some(markup) = self.markup.reasoning.filter(|_| reason) {
             let text = rules.terminal("/(?s:.*)/");
-            let mut reasoned = vec![
-                rules.text(" to=self"),
-                Sym::Token("<|message|>"),
-                Sym::Term(text),
-                Sym::Token("<|eom|>"),
-                Sym::Token("<|start|>"),
-                rules.text("assistant"),
-            ];
+            let mut reasoned = rules.markup(markup.before, "");
+            reasoned.extend([Sym::Term(text), Sym::Token(markup.end)]);
+            reasoned.extend(rules.markup(markup.after, ""));
             reasoned.extend(answer);
             all.push(reasoned);
         }
@@ -368,6 +351,24 @@ impl Grammar {
     pub(crate) fn reasoning(&self) -> usize {
         self.reasoning
     }
+}
+
+/// The markup without what needs several messages, if a token of that is not in
+/// the vocabulary or ends the answer.
+fn within(mut markup: Markup, goes_on: impl Fn(&str) -> bool) -> Markup {
+    let all_go_on = |pieces: &[Piece]| {
+        pieces.iter().all(|piece| match piece {
+            Piece::Token(token) => goes_on(token),
+            Piece::Text(_) | Piece::Name => true,
+        })
+    };
+    markup.reasoning = markup.reasoning.filter(|reasoning| {
+        all_go_on(reasoning.before) && goes_on(reasoning.end) && all_go_on(reasoning.after)
+    });
+    if let Some(calls) = &mut markup.calls {
+        calls.between = calls.between.filter(|between| all_go_on(between));
+    }
+    markup
 }
 
 fn refuse(param: &str, refusal: Refusal) -> ApiError {

@@ -4,6 +4,7 @@
 //! be written at all is found here: a rule is *productive* if some finite text
 //! fits it, and what is not productive is left out, or refused at the root.
 
+use muser_text::chat::Piece;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -94,6 +95,29 @@ impl Rules {
     pub(super) fn text(&mut self, text: &str) -> Sym {
         let expression = literal(text);
         Sym::Term(self.terminal(&expression))
+    }
+
+    /// A format's markup around a thing of this name. Texts side by side are one
+    /// terminal.
+    pub(super) fn markup(&mut self, pieces: &[Piece], name: &str) -> Vec<Sym> {
+        let mut all = Vec::new();
+        let mut text = String::new();
+        for piece in pieces {
+            match piece {
+                Piece::Text(more) => text += more,
+                Piece::Name => text += name,
+                Piece::Token(token) => {
+                    if !text.is_empty() {
+                        all.push(self.text(&std::mem::take(&mut text)));
+                    }
+                    all.push(Sym::Token(token));
+                }
+            }
+        }
+        if !text.is_empty() {
+            all.push(self.text(&text));
+        }
+        all
     }
 
     /// Rules and parts of sequences: what the grammar's size is measured in.

@@ -9,7 +9,7 @@
 
 use super::merge;
 use super::number::{inexact, is_exact};
-use super::types::Types;
+use muser_text::chat::Types;
 use serde_json::{Map, Value};
 
 /// Why a schema cannot be used: where, and the reason.

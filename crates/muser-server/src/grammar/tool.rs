@@ -1,23 +1,20 @@
-//! Tools and the rules of their calls, in the format of [`crate::atem`].
+//! Tools and the rules of their calls, in the markup of the model's chat format
+//! ([`muser_text::chat::Calls`]).
 //!
-//! The arguments of a call are written one by one between marks. A parameter
-//! that takes strings only is text as it stands up to the mark that ends it;
-//! every other value is JSON, a string in it with its quotes.
+//! The arguments of a call are written one by one between marks. The value of a
+//! parameter that takes strings only may be text as it stands, up to the mark that
+//! ends it; every other value is JSON, a string in it with its quotes.
 
 use super::object::{Members, Names, Sequence};
 use super::pattern::Writing;
 use super::rules::{RuleId, Sym, literal};
 use super::schema::{Plain, Reader, Refusal};
 use super::string;
-use super::types::Types;
 use super::value::{Compiler, refuse_undecodable};
-use crate::atem::Parameters;
 use crate::limits::SchemaLimits;
+use muser_text::chat::{Argument, Arguments, Calls, Parameters, Strings, Types};
 use serde_json::Value;
 use std::collections::HashMap;
-
-/// Ends a parameter's value.
-pub(crate) const PARAMETER_END: &str = "</atem:parameter>";
 
 /// A tool that the model may call.
 #[derive(Clone, Debug)]
@@ -63,8 +60,19 @@ fn types_of(reader: &mut Reader<'_>, schema: &Value, at: &str) -> Result<Types, 
 }
 
 impl Compiler<'_> {
-    /// The rule of a call of this tool, from the recipient to the last mark.
-    pub(super) fn call(&mut self, tool: &Tool) -> Result<RuleId, Refusal> {
+    /// The rule of a call of this tool, with all its markup.
+    pub(super) fn call(&mut self, markup: &Calls, tool: &Tool) -> Result<RuleId, Refusal> {
+        let arguments = match &markup.arguments {
+            Arguments::Each(markup) => self.arguments(markup, tool)?,
+        };
+        let mut all = self.rules.markup(markup.before, &tool.name);
+        all.push(Sym::Rule(arguments));
+        all.extend(self.rules.markup(markup.after, &tool.name));
+        Ok(self.rules.rule(vec![all]))
+    }
+
+    /// The rule of a call's arguments, each in markup of its own.
+    fn arguments(&mut self, markup: &Argument, tool: &Tool) -> Result<RuleId, Refusal> {
         let mut objects = Vec::new();
         let mut types: HashMap<String, Types> = HashMap::new();
         for plain in self.reader.plain(&tool.parameters, "")? {
@@ -84,7 +92,7 @@ impl Compiler<'_> {
             }
             for member in &members.declared {
                 let at = format!("{}.properties.{}", plain.at, member.name);
-                if member.name.contains(['"', '<', '>']) {
+                if member.name.contains(markup.not_in_names) {
                     let reason = "expected a name without quotation marks and angle brackets";
                     return Err(Refusal::new(at, reason));
                 }
@@ -96,28 +104,15 @@ impl Compiler<'_> {
         }
         let mut bodies = Vec::new();
         for (at, members) in &objects {
-            self.arguments(members, &types, at, &mut bodies)?;
+            self.members(markup, members, &types, at, &mut bodies)?;
         }
-        let arguments = self.rules.rule(bodies);
-        let to = self.rules.text(&format!(" to={}", tool.name));
-        let open = format!(
-            "<atem:function_calls>\n<atem:invoke name=\"{}\">\n",
-            tool.name
-        );
-        let open = self.rules.text(&open);
-        let close = self.rules.text("</atem:invoke>\n</atem:function_calls>");
-        let all = vec![
-            to,
-            Sym::Token("<|message|>"),
-            open,
-            Sym::Rule(arguments),
-            close,
-        ];
-        Ok(self.rules.rule(vec![all]))
+        Ok(self.rules.rule(bodies))
     }
 
-    fn arguments(
+    /// The sequences of arguments that one object of a schema allows.
+    fn members(
         &mut self,
+        markup: &Argument,
         members: &Members,
         types: &HashMap<String, Types>,
         at: &str,
@@ -126,20 +121,24 @@ impl Compiler<'_> {
         let mut each = Vec::new();
         for member in &members.declared {
             let place = format!("{at}.properties.{}", member.name);
-            let open = format!("<atem:parameter name=\"{}\">", member.name);
+            let open = format!("{}{}{}", markup.before, member.name, markup.named);
             let mut all = vec![self.rules.text(&open)];
-            match types.get(&member.name) == Some(&Types::STRING) {
-                true => {
-                    let value = self.text(&member.schema, &place)?;
+            let strings = match types.get(&member.name) == Some(&Types::STRING) {
+                true => markup.strings,
+                false => Strings::Json,
+            };
+            match strings {
+                Strings::Verbatim => {
+                    let value = self.text(markup, &member.schema, &place)?;
                     all.push(Sym::Rule(value));
                 }
-                false => {
+                Strings::Json => {
                     let value = self.value(&member.schema, &place);
                     all.push(Sym::Rule(value));
-                    all.push(self.rules.text(PARAMETER_END));
+                    all.push(self.rules.text(markup.end));
                 }
             }
-            all.push(self.rules.text("\n"));
+            all.push(self.rules.text(markup.after));
             each.push(self.rules.rule(vec![all]));
         }
         let required: Vec<bool> = members.declared.iter().map(|m| m.required).collect();
@@ -148,14 +147,14 @@ impl Compiler<'_> {
             Some(free) => {
                 let schema = free.schema.clone().unwrap_or(Value::Bool(true));
                 let value = self.value(&schema, &format!("{at}.additionalProperties"));
-                let name = self.parameter_name(&free.names, members, at)?;
+                let name = self.parameter_name(markup, &free.names, members, at)?;
                 let all = vec![
-                    self.rules.text("<atem:parameter name=\""),
+                    self.rules.text(markup.before),
                     name,
-                    self.rules.text("\">"),
+                    self.rules.text(markup.named),
                     Sym::Rule(value),
-                    self.rules.text(PARAMETER_END),
-                    self.rules.text("\n"),
+                    self.rules.text(markup.end),
+                    self.rules.text(markup.after),
                 ];
                 let rule = self.rules.rule(vec![all]);
                 Some((rule, rule, free.least, free.most))
@@ -175,11 +174,13 @@ impl Compiler<'_> {
     /// The names of arguments that nobody declared.
     fn parameter_name(
         &mut self,
+        markup: &Argument,
         names: &Names,
         members: &Members,
         at: &str,
     ) -> Result<Sym, Refusal> {
-        let mut terms = vec!["/[^\"<>\\x00-\\x1F]{1,64}/".to_owned()];
+        let not = regex_syntax::escape(&String::from_iter(markup.not_in_names));
+        let mut terms = vec![format!("/[^{not}\\x00-\\x1F]{{1,64}}/")];
         let steps = self.limits.pattern_steps;
         let words = match names {
             Names::Any => None,
@@ -189,7 +190,7 @@ impl Compiler<'_> {
             }
             Names::Words(words) => Some(words.clone()),
             Names::Listed(all) => {
-                let each = all.iter().filter(|n| !n.contains(['"', '<', '>']));
+                let each = all.iter().filter(|n| !n.contains(markup.not_in_names));
                 return Ok(self.one_of(each.map(|n| literal(n)).collect()));
             }
         };
@@ -211,13 +212,13 @@ impl Compiler<'_> {
     }
 
     /// The rule of a string as it stands, with the mark that ends it.
-    fn text(&mut self, schema: &Value, at: &str) -> Result<RuleId, Refusal> {
+    fn text(&mut self, markup: &Argument, schema: &Value, at: &str) -> Result<RuleId, Refusal> {
         let mut alternatives = Vec::new();
         let mut listed = Vec::new();
         for plain in self.reader.plain(schema, at)? {
             if let Some(values) = &plain.values {
                 for text in values.iter().filter_map(Value::as_str) {
-                    if text.contains("<atem:") || text.contains("</atem:") {
+                    if markup.not_in_strings.iter().any(|mark| text.contains(mark)) {
                         let reason = "expected strings without the markup of calls";
                         return Err(Refusal::new(&plain.at, reason));
                     }
@@ -231,7 +232,7 @@ impl Compiler<'_> {
                 true => self.rules.terminal("/(?s:.*)/"),
                 false => {
                     // The first mark ends the value, not the first that fits.
-                    let end = PARAMETER_END.replace('/', "\\/");
+                    let end = regex_syntax::escape(markup.end).replace('/', "\\/");
                     let marked = self.rules.terminal(&format!("/(?s:.*){end}(?s:.*)/"));
                     let each = all.iter().map(|c| self.rules.terminal(&format!("/{c}/")));
                     let each: Vec<String> = each.map(|t| format!("T{t}")).collect();
@@ -239,10 +240,10 @@ impl Compiler<'_> {
                     self.rules.terminal(&fitting)
                 }
             };
-            alternatives.push(vec![Sym::Rule(self.rules.until(terminal, PARAMETER_END))]);
+            alternatives.push(vec![Sym::Rule(self.rules.until(terminal, markup.end))]);
         }
         if !listed.is_empty() {
-            let end = self.rules.text(PARAMETER_END);
+            let end = self.rules.text(markup.end);
             let each = listed.iter().filter(|t| !t.is_empty());
             let texts: Vec<String> = each.map(|t| literal(t)).collect();
             if texts.len() < listed.len() {

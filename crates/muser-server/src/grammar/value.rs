@@ -10,8 +10,8 @@ use super::pattern::Writing;
 use super::rules::{RuleId, Rules, Sym, literal};
 use super::schema::{Plain, Reader, Refusal, WORDS};
 use super::string;
-use super::types::Types;
 use crate::limits::SchemaLimits;
+use muser_text::chat::Types;
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
 

@@ -1,28 +1,23 @@
-//! One answer while it is written: from logits to tokens, text and its end.
+//! One answer while it is generated: from logits to a token, its text and the end.
 
-use super::{Counts, Delta, Finish, Format, Generate, TokenLogProb};
-use crate::atem::{Channel, Mark, Reader};
+use super::{Counts, Delta, Finish, Generate, TokenLogProb};
 use crate::error::ApiError;
 use crate::grammar::Masks;
-use muser_engine::{Codec, Draw, LogProbs, Sampler, StopMatcher, Token};
-use muser_text::StreamDecoder;
+use muser_engine::{Codec, Draw, LogProbs, Sampler, Token, Transcript};
+use muser_text::chat::{Channel, Reader};
 use std::time::Duration;
 
 /// The state of one answer.
 pub(crate) struct Answer {
     sampler: Sampler,
-    /// `None` for a model without a tokenizer, which has tokens only.
-    decoder: Option<StreamDecoder>,
-    /// Takes messages apart; `None` where text is text.
-    reader: Option<Reader>,
-    stop: StopMatcher,
-    /// What may be written, if that is not anything.
+    transcript: Transcript,
+    /// The tokens that may come next; `None` if any may.
     masks: Option<Masks>,
-    /// Tokens of reasoning after which a constrained answer has to begin, and
-    /// the token that ends reasoning.
+    /// The number of reasoning tokens after which a constrained answer has to
+    /// begin, and the token that ends the reasoning.
     reasoning: Option<(usize, Token)>,
     logprobs: Option<usize>,
-    /// Whether the token that ends it has a log-probability too.
+    /// Whether the token that ends the answer gets a log-probability too.
     score: bool,
     max_tokens: Option<usize>,
     min_tokens: usize,
@@ -41,19 +36,20 @@ pub(crate) enum Source<'a> {
     Pass(Token),
 }
 
-/// What comes after a token.
+/// What follows a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Which tokens may come is not known yet: ask again.
+    /// The mask of the next token is not computed yet: step again later.
     Later,
-    /// The token goes through the model.
+    /// The token has to go through the model.
     Next(Token),
     /// The answer is complete.
     Done(Finish),
 }
 
 impl Answer {
-    /// At its beginning; `choice` of the request's.
+    /// The state at the beginning of an answer; `choice` is its number within the
+    /// request.
     pub(crate) fn new(
         generate: &Generate,
         codec: &Codec,
@@ -61,9 +57,6 @@ impl Answer {
         choice: u64,
     ) -> Result<Self, ApiError> {
         let tokenizer = codec.tokenizer();
-        if !generate.stop.is_empty() {
-            codec.tokenizer()?;
-        }
         let mut sampling = generate.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(choice);
         if generate.ignore_end {
@@ -72,23 +65,18 @@ impl Answer {
                 .logit_bias
                 .extend(ends.map(|t| (t, f32::NEG_INFINITY)));
         }
-        let reader = match generate.format {
-            Format::Plain => None,
-            Format::Messages { tools } => Some(Reader::new(tools, generate.parameters.clone())),
-        };
+        let reader = Reader::new(generate.format, generate.tools.clone());
+        let special = generate.show_special;
         let masks = generate.grammar.as_ref().map(Masks::new).transpose()?;
-        let end = tokenizer.as_ref().ok().and_then(|t| t.id_of("<|eom|>"));
+        let reasoning = generate.format.markup().reasoning;
+        let end = reasoning.and_then(|reasoning| tokenizer.ok()?.id_of(reasoning.end));
         let reasoning = generate.grammar.as_ref().zip(end).map(|(grammar, end)| {
             let half = generate.max_tokens.map_or(usize::MAX, |most| most / 2);
             (grammar.reasoning().min(half), end)
         });
         Ok(Self {
             sampler: Sampler::new(sampling, vocab)?,
-            decoder: tokenizer
-                .ok()
-                .map(|t| StreamDecoder::new(t, generate.show_special)),
-            reader,
-            stop: StopMatcher::new(&generate.stop)?,
+            transcript: Transcript::new(codec, reader, &generate.stop, special)?,
             masks,
             reasoning,
             logprobs: generate.logprobs,
@@ -115,7 +103,7 @@ impl Answer {
         })
     }
 
-    /// What it took so far, but for the prompt.
+    /// The tokens that it took so far, without those of the prompt.
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
@@ -147,7 +135,7 @@ impl Answer {
             if self.score {
                 delta.logprobs.extend(self.logprob(source, token));
             }
-            self.flush(&mut delta, false);
+            self.transcript.finish(false, &mut delta.text);
             return Ok((delta, Outcome::Done(self.natural_end())));
         }
         let complete = match &mut self.masks {
@@ -155,10 +143,13 @@ impl Answer {
             None => false,
         };
         self.counts.completion += 1;
-        if self.counts_as_content(token, codec) {
+        if self.transcript.is_content(token) {
             delta.logprobs.extend(self.logprob(source, token));
         }
-        if self.text(token, codec, &mut delta)? {
+        if self.transcript.channel() == Channel::Reasoning {
+            self.counts.reasoning += 1;
+        }
+        if self.transcript.push(token, &mut delta.text)?.is_some() {
             return Ok((delta, Outcome::Done(Finish::Stop)));
         }
         let full = self.max_tokens.is_some_and(|n| self.counts.completion >= n);
@@ -167,7 +158,8 @@ impl Answer {
             (_, true) => Finish::Length,
             _ => return Ok((delta, Outcome::Next(token))),
         };
-        self.flush(&mut delta, finish == Finish::Length);
+        let cut = finish == Finish::Length;
+        self.transcript.finish(cut, &mut delta.text);
         Ok((delta, Outcome::Done(finish)))
     }
 
@@ -190,16 +182,16 @@ impl Answer {
         }
     }
 
-    /// The token that has to end the reasoning now, if so.
+    /// Returns the token that has to end the reasoning now; `None` if it may go on.
     fn reasoned_enough(&self) -> Option<Token> {
-        let reader = self.reader.as_ref()?;
         let (most, end) = self.reasoning?;
-        let enough = reader.channel() == Channel::Reasoning && self.counts.reasoning >= most;
+        let enough =
+            self.transcript.channel() == Channel::Reasoning && self.counts.reasoning >= most;
         enough.then_some(end)
     }
 
-    /// What may come next of an answer that is too short to end: `allowed`
-    /// without what would end it. `None` where that rules out nothing, or all.
+    /// Returns `allowed` without the tokens that would end an answer that is still
+    /// too short. `None` if it is long enough, or if no token would be left.
     fn without_ends(
         &self,
         allowed: Option<&[u32]>,
@@ -220,20 +212,11 @@ impl Answer {
         words.iter().any(|&word| word != 0).then_some(words)
     }
 
+    /// Why an answer ends that is complete.
     fn natural_end(&self) -> Finish {
-        match &self.reader {
-            Some(reader) if reader.calls() > 0 => Finish::ToolCalls,
-            _ => Finish::Stop,
-        }
-    }
-
-    /// Whether log-probabilities of this token are wanted: those of the answer
-    /// itself, not of headers, reasoning and calls.
-    fn counts_as_content(&self, token: Token, codec: &Codec) -> bool {
-        let control = codec.tokenizer().is_ok_and(|t| t.is_control(token));
-        match &self.reader {
-            None => true,
-            Some(reader) => reader.channel() == Channel::Content && !control,
+        match self.transcript.calls() {
+            0 => Finish::Stop,
+            _ => Finish::ToolCalls,
         }
     }
 
@@ -247,76 +230,5 @@ impl Answer {
             logprob: all.of(token)?,
             top: all.top(top),
         })
-    }
-
-    /// Adds the token's text; whether a stop string ended the answer.
-    fn text(&mut self, token: Token, codec: &Codec, delta: &mut Delta) -> Result<bool, ApiError> {
-        let Some(decoder) = &mut self.decoder else {
-            return Ok(false);
-        };
-        let tokenizer = codec.tokenizer()?;
-        let Some(reader) = &mut self.reader else {
-            let text = decoder.push(token).map_err(muser_engine::Error::from)?;
-            return Ok(self.content(&text, delta));
-        };
-        if reader.channel() == Channel::Reasoning {
-            self.counts.reasoning += 1;
-        }
-        let control = tokenizer
-            .is_control(token)
-            .then(|| tokenizer.token_text(token));
-        let mut raw = Delta::default();
-        match control.flatten().and_then(Mark::of) {
-            Some(mark) => {
-                reader.text(&decoder.finish(), &mut raw);
-                let was = reader.channel();
-                reader.mark(mark, &mut raw);
-                let left = was == Channel::Content && reader.channel() != was;
-                let stopped = self.pass(raw, delta);
-                if left && !stopped {
-                    delta.content += &self.stop.finish();
-                }
-                Ok(stopped)
-            }
-            None => {
-                let text = decoder.push(token).map_err(muser_engine::Error::from)?;
-                reader.text(&text, &mut raw);
-                Ok(self.pass(raw, delta))
-            }
-        }
-    }
-
-    /// What the reader gave, its content through the search for stop strings.
-    fn pass(&mut self, raw: Delta, delta: &mut Delta) -> bool {
-        delta.reasoning += &raw.reasoning;
-        delta.calls.extend(raw.calls);
-        self.content(&raw.content, delta)
-    }
-
-    fn content(&mut self, text: &str, delta: &mut Delta) -> bool {
-        if text.is_empty() {
-            return false;
-        }
-        let (shown, stop) = self.stop.push(text);
-        delta.content += &shown;
-        stop.is_some()
-    }
-
-    /// What was held back, now that nothing follows; `cut` off or complete.
-    fn flush(&mut self, delta: &mut Delta, cut: bool) {
-        let decoder = self.decoder.as_mut();
-        let rest = decoder.map_or_else(String::new, StreamDecoder::finish);
-        let stopped = match &mut self.reader {
-            None => self.content(&rest, delta),
-            Some(reader) => {
-                let mut raw = Delta::default();
-                reader.text(&rest, &mut raw);
-                reader.finish(cut, &mut raw);
-                self.pass(raw, delta)
-            }
-        };
-        if !stopped {
-            delta.content += &self.stop.finish();
-        }
     }
 }

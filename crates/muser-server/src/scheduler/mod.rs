@@ -1,4 +1,4 @@
-//! The one thread that owns model and slots.
+//! The scheduler: one thread that owns the model and the slots.
 //!
 //! ```text
 //! handlers ── submit: bounded by permits ──► queue ─► slots ─► one forward pass
@@ -9,19 +9,19 @@
 //! A slot is one choice of one request. Each turn of the loop makes one forward
 //! pass: the next token of every answer, and pieces of the prompts that are not
 //! evaluated yet, together at most as many rows as are computed at the machine's
-//! peak. So a long prompt holds nobody up for longer than one pass, and decode
+//! peak. So a long prompt delays other answers by one pass at most, and decoding
 //! reads the weights once for all answers. In the strict lane none of this moves
 //! a bit; in the pinned lane a prompt is one call and nothing is shared.
 //!
-//! Clients take turns at slots, and the requests of a client among each other,
-//! whatever each has waiting ([`crate::limits::turns`]).
+//! Clients take turns at slots, and so do the requests of one client, however many
+//! of them wait ([`crate::limits::turns`]).
 //!
-//! Who does not read does not fill memory: a slot whose channel has no room is
-//! left out of the pass. Where others wait for a slot it is parked: the answer's
-//! state goes back to the queue, and on in a slot when its client reads on. The
-//! same way a client that has several slots gives one to a client that has none.
-//! A parked answer goes on with the same bits: from its own session or, in the
-//! strict lane, from its tokens evaluated anew.
+//! A client that does not read cannot fill memory: a slot whose channel has no room
+//! is left out of the pass. If others wait for a slot, it is parked: the state of its
+//! answer goes back to the queue, and to a slot again when the client reads on. In the
+//! same way a client with several slots gives one to a client that has none. A parked
+//! answer continues with the same bits: from its own session or, in the strict lane,
+//! from its tokens evaluated anew.
 
 mod answer;
 mod prefix;
@@ -30,7 +30,7 @@ mod run;
 mod slot;
 
 pub(crate) use request::{
-    CallDelta, Counts, Delta, Event, Finish, Format, Generate, Request, Scored, Task, TokenLogProb,
+    Counts, Delta, Event, Finish, Generate, Request, Scored, Task, TokenLogProb,
 };
 
 use crate::error::ApiError;
@@ -49,53 +49,53 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use tokio::sync::{mpsc as events, watch};
 
-/// Events that a channel holds beside two a choice.
+/// Events that a channel holds beside two for each choice.
 const EVENTS: usize = 32;
-/// Choices of all prompts of a request.
+/// The most choices of all prompts of a request.
 pub(crate) const MOST_UNITS: usize = 4096;
-/// How many clients can have a full queue each, at least.
+/// The number of clients that can have a full queue at the same time, at least.
 const FULL_CLIENTS: usize = 4;
 
-/// What the thread is told.
+/// Commands to the thread.
 pub(crate) enum Command {
     Submit(Arc<Job>),
-    /// Ends the thread once nothing is left to do, or at this time.
+    /// Ends the thread when nothing is left to do, at this time at the latest.
     Close(Instant),
 }
 
 /// A request on its way through the scheduler.
 pub(crate) struct Job {
-    /// Its place among those that wait and run. Before the channel, for fields
-    /// are dropped in order: who reads of the end finds the place free.
+    /// Its place among the requests that wait and run. Declared before the channel:
+    /// fields are dropped in order, so a client that reads the end finds the place
+    /// free.
     _place: Place,
     pub(crate) work: Arc<Work>,
     pub(crate) request: Request,
-    /// When one of its choices last got a slot, on the scheduler's count.
+    /// The scheduler's count of slots given when one of its choices last got one.
     pub(crate) served: AtomicU64,
     pub(crate) events: events::Sender<Event>,
-    /// Why it failed as a whole: told when the channel ends, for which there is
-    /// always room.
+    /// Why it failed as a whole. Read when the channel ends, which needs no room.
     pub(crate) failure: Arc<OnceLock<ApiError>>,
     pub(crate) arrived: Instant,
 }
 
 impl Job {
-    /// Whether there is room for what one pass can add.
+    /// Whether the channel has room for the events of one pass.
     fn has_room(&self) -> bool {
         self.events.capacity() >= 2 * self.request.units()
     }
 }
 
-/// A request's events, as its handler gets them.
+/// The events of a request, for its handler.
 pub(crate) struct Events {
     receiver: events::Receiver<Event>,
     failure: Arc<OnceLock<ApiError>>,
-    /// Ready when the server ends, whatever the scheduler is doing then.
+    /// Ready when the server ends, even if the scheduler is busy then.
     cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Events {
-    /// The next one.
+    /// Waits for the next event.
     ///
     /// # Errors
     /// The request failed; nothing follows.
@@ -103,7 +103,7 @@ impl Events {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// [`Events::next`] for who polls.
+    /// Polls for the next event, as [`Events::next`].
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Event, ApiError>> {
         let ended = || {
             self.failure
@@ -123,7 +123,7 @@ impl Events {
     }
 }
 
-/// What `/slots` shows of a slot.
+/// The state of a slot, for `/slots`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct SlotStatus {
     pub(crate) id: usize,
@@ -133,9 +133,9 @@ pub(crate) struct SlotStatus {
     pub(crate) completion_tokens: usize,
 }
 
-/// Requests that wait or run, by client. A client may have as many as the queue
-/// and the slots hold, and no more than it leaves free of what all clients may
-/// have: there is always a place for who has none.
+/// Counts the requests that wait or run, by client. A client may have as many as the
+/// queue and the slots hold, but no more than it leaves free of the places of all
+/// clients: a client without a request always finds a place.
 #[derive(Debug)]
 struct Places {
     each: usize,
@@ -161,7 +161,7 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, or how many the client may have and has.
+    /// Takes a place; on failure returns how many the client may have and has.
     fn take(self: &Arc<Self>, client: Client) -> Result<Place, (usize, usize)> {
         let mut taken = self.taken();
         let own = taken.by.get(&client).copied().unwrap_or(0);
@@ -189,7 +189,7 @@ impl Drop for Place {
     }
 }
 
-/// The scheduler, as handlers see it.
+/// The handlers' way to the scheduler.
 pub(crate) struct Handle {
     commands: Mutex<Sender<Command>>,
     places: Arc<Places>,
@@ -200,11 +200,11 @@ pub(crate) struct Handle {
     shared: Arc<Shared>,
 }
 
-/// What the thread shows.
+/// State of the thread that others may read.
 pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     slots: Mutex<Vec<SlotStatus>>,
-    /// Seconds that an answer takes, as bits of an f64: a running mean.
+    /// The running mean of the seconds that an answer takes, as bits of an f64.
     mean_seconds: AtomicU64,
 }
 
@@ -221,7 +221,7 @@ impl Shared {
 }
 
 impl Handle {
-    /// The scheduler's handle, and the work of its thread.
+    /// Creates the handle of a scheduler, and the work of its thread.
     pub(crate) fn new<B: Backend>(
         model: Arc<Model<B>>,
         limits: &Limits,
@@ -256,13 +256,11 @@ impl Handle {
         (handle, move || scheduler.run())
     }
 
-    /// Queues a request; `whole` says that its answer is kept until it is
-    /// complete.
+    /// Queues a request. With `whole`, its answer is kept until it is complete.
     ///
     /// # Errors
-    /// 400 for more choices than a request may have, 413 for an answer that
-    /// could take more memory than one may, 429 if there is no place, 503 if the
-    /// server is going down.
+    /// 400 for too many choices, 413 for an answer that could take too much memory, 429
+    /// if there is no place, 503 if the server is going down.
     pub(crate) fn submit(
         &self,
         request: Request,
@@ -314,14 +312,15 @@ impl Handle {
         commands.send(command).map_err(|_| ApiError::closing())
     }
 
-    /// Seconds until a place is likely: what waits, at the pace of late.
+    /// Estimates the seconds until a place is free: the requests that wait, at the
+    /// recent pace.
     fn retry_after(&self, taken: usize) -> u64 {
         let mean = f64::from_bits(self.shared.mean_seconds.load(Ordering::Relaxed));
         let rounds = taken.saturating_sub(self.slots) as f64 / self.slots.max(1) as f64;
         (rounds.max(1.0) * mean).ceil().clamp(1.0, 60.0) as u64
     }
 
-    /// Refuses new requests; running ones have until then to end.
+    /// Refuses new requests; running ones have to end by this time.
     pub(crate) fn close(&self, until: Instant) {
         self.closing.store(true, Ordering::Relaxed);
         // The thread may have ended already.
@@ -333,7 +332,7 @@ impl Handle {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// What the slots do.
+    /// The state of the slots.
     pub(crate) fn slots(&self) -> Vec<SlotStatus> {
         self.shared.slots().clone()
     }

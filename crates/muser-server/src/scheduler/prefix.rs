@@ -1,14 +1,14 @@
-//! What was computed for earlier prompts, found by the longest common prefix:
-//! a radix tree over token ids whose nodes may hold a snapshot.
+//! The prefix tree: finds states of earlier prompts by the longest common prefix. It
+//! is a radix tree over token ids whose nodes may hold a snapshot.
 //!
-//! A snapshot is a session; a clone of it shares its storage. It serves every
-//! prompt that begins with its tokens, and those that begin with a part of
-//! them as far as its sliding layers still hold the window before the cut. What
-//! is used was computed by the same arithmetic, so it moves no bit.
+//! A snapshot is a session; a clone of it shares its storage. It serves every prompt
+//! that begins with its tokens. It also serves prompts that begin with some of them,
+//! if its sliding layers still hold the window before the cut. It was computed by the
+//! same arithmetic, so using it moves no bit.
 //!
-//! Each snapshot counts with all its bytes, as if none shared storage with
-//! another: memory stays under the budget, at the price of fewer snapshots than
-//! would fit. The least recently used goes first.
+//! Each snapshot counts with all its bytes, as if none were shared: memory stays under
+//! the budget, at the price of fewer snapshots than would fit. The least recently used
+//! one is evicted first.
 
 use muser_engine::Token;
 use std::collections::BTreeMap;
@@ -39,21 +39,22 @@ struct Snapshot<S> {
     used: u64,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found<R> {
     /// How many tokens the prompt shares with the longest path.
     pub(crate) common: usize,
-    /// The best snapshot: how many tokens it saves, and what was made of it.
+    /// The best snapshot: how many tokens it saves, and what `take` made of it.
     pub(crate) best: Option<(usize, R)>,
 }
 
 const ROOT: usize = 0;
-/// Snapshots below the point where a prompt leaves the tree that are tried.
+/// The number of snapshots that are tried below the point where a prompt leaves the
+/// tree.
 const TRIES: usize = 4;
 
 impl<S> PrefixTree<S> {
-    /// An empty tree that keeps at most so many bytes.
+    /// Creates an empty tree that keeps at most so many bytes.
     pub(crate) fn new(budget: u64) -> Self {
         Self {
             nodes: vec![Node {
@@ -69,13 +70,13 @@ impl<S> PrefixTree<S> {
         }
     }
 
-    /// Bytes of all snapshots.
+    /// The bytes of all snapshots.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Looks for what saves most of `tokens`. `take` makes something of a
-    /// snapshot and says how many tokens it really saves.
+    /// Finds the snapshot that saves most of `tokens`. `take` uses a snapshot and
+    /// returns how many tokens it really saves.
     pub(crate) fn find<R>(
         &mut self,
         tokens: &[Token],
@@ -124,7 +125,7 @@ impl<S> PrefixTree<S> {
         Found { common, best }
     }
 
-    /// The most recently used snapshots at and below a node.
+    /// Returns the most recently used snapshots at and below a node.
     fn newest_below(&self, node: usize) -> Vec<usize> {
         let mut found = Vec::new();
         let mut open = vec![node];
@@ -139,7 +140,7 @@ impl<S> PrefixTree<S> {
         found.into_iter().map(|f| f.1).collect()
     }
 
-    /// Keeps a snapshot of these tokens in place of any other of just them.
+    /// Keeps a snapshot of these tokens. It replaces an older one of the same tokens.
     pub(crate) fn insert(&mut self, tokens: &[Token], value: S, bytes: u64) {
         if bytes > self.budget || tokens.is_empty() {
             return;
@@ -158,7 +159,7 @@ impl<S> PrefixTree<S> {
         while self.bytes > self.budget && self.evict() {}
     }
 
-    /// The node of these tokens, made if there is none.
+    /// Returns the node of these tokens, and makes it if there is none.
     fn node_of(&mut self, tokens: &[Token]) -> usize {
         let (mut node, mut at) = (ROOT, 0);
         while let Some(first) = tokens.get(at) {
@@ -169,7 +170,7 @@ impl<S> PrefixTree<S> {
             let shared = shared(edge, &tokens[at..]);
             if shared < edge.len() {
                 self.split(next, shared);
-                // The new node has the old one's place.
+                // The new node takes the place of the old one.
                 node = self.nodes[next].parent;
             } else {
                 node = next;
@@ -203,7 +204,7 @@ impl<S> PrefixTree<S> {
         i
     }
 
-    /// Puts a node in the middle of the edge to `node`.
+    /// Inserts a node in the edge to `node`.
     fn split(&mut self, node: usize, at: usize) {
         let parent = self.nodes[node].parent;
         let rest = self.nodes[node].edge.split_off(at);
@@ -216,7 +217,7 @@ impl<S> PrefixTree<S> {
         self.nodes[node].parent = middle;
     }
 
-    /// Drops the snapshot that was not used for longest.
+    /// Drops the least recently used snapshot.
     fn evict(&mut self) -> bool {
         let used = |n: &Node<S>| n.snapshot.as_ref().map(|s| s.used);
         let each = self.nodes.iter().enumerate();
@@ -231,8 +232,8 @@ impl<S> PrefixTree<S> {
         true
     }
 
-    /// Removes nodes that hold nothing, and joins edges over those that only
-    /// lead on.
+    /// Removes nodes without a snapshot: leaves, and those with one child, whose edges
+    /// are joined.
     fn prune(&mut self, mut i: usize) {
         while i != ROOT && self.nodes[i].snapshot.is_none() {
             let parent = self.nodes[i].parent;
@@ -267,13 +268,13 @@ impl<S> PrefixTree<S> {
         self.free.push(i);
     }
 
-    /// Forgets everything.
+    /// Drops all snapshots.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.budget);
     }
 }
 
-/// How many tokens two sequences begin with together.
+/// Returns the length of the common prefix of two sequences.
 fn shared(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -303,7 +304,7 @@ mod tests {
         assert_eq!(find(&mut tree, &[1, 2, 3, 9, 8]), (4, Some(4)));
         assert_eq!(find(&mut tree, &[1, 5]), (1, Some(1)));
         assert_eq!(find(&mut tree, &[7]), (0, None));
-        // What refuses to be cut back leaves the one on the path.
+        // If `take` refuses the snapshots below, the one on the path is used.
         let found = tree.find(&[1, 2, 3, 9, 8], |s| match s.len() {
             2 => (2, "short"),
             _ => (0, "long"),
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!((tree.bytes(), find(&mut tree, &[6])), (0, (0, None)));
     }
 
-    /// Against a list of the same sequences, with evictions in between.
+    /// Compares the tree with a list of the same sequences, with evictions in between.
     #[test]
     fn a_tree_finds_what_a_list_finds() {
         let mut tree: PrefixTree<Vec<Token>> = PrefixTree::new(200);
@@ -353,7 +354,7 @@ mod tests {
             if next(2) == 0 {
                 insert(&mut tree, &tokens);
             }
-            // No node is there for nothing.
+            // Every node has a snapshot or a fork.
             let live = tree.nodes.len() - tree.free.len();
             assert!(live <= 2 * 20 + 1, "{live} nodes");
         }

@@ -1,31 +1,18 @@
-//! What the scheduler is asked for, and what it answers.
+//! Requests to the scheduler, and its events.
 
-use crate::atem::Parameters;
 use crate::grammar::Grammar;
 use muser_engine::{SamplingParams, Token};
+use muser_text::chat::{self, Format, Parameters};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes that a token of an unfinished answer takes, and once more in the text
-/// of its JSON.
+/// Bytes that a token of an unfinished answer takes, and its JSON text takes once
+/// more.
 const TEXT: usize = 64;
 /// Bytes of a log-probability, and of its JSON.
 const LOGPROB: usize = 128;
 
-/// What the text of an answer is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// Text as it comes.
-    Plain,
-    /// A chat's answer whose header the model writes: recipients, reasoning,
-    /// tool calls ([`crate::atem`]).
-    Messages {
-        /// Whether messages to tools are calls, or plain text.
-        tools: bool,
-    },
-}
-
-/// How to answer.
+/// How to generate an answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Generate {
     /// The sampler's settings; choice i samples with seed + i.
@@ -41,24 +28,26 @@ pub(crate) struct Generate {
     pub(crate) logprobs: Option<usize>,
     /// Whether those of the prompt are wanted too, and that of the end.
     pub(crate) score: bool,
+    /// How the answer is written.
     pub(crate) format: Format,
+    /// The tools that may be called, with the types of their parameters; `None`
+    /// where calls are text.
+    pub(crate) tools: Option<Parameters>,
     /// Whether control tokens are shown as they are written.
     pub(crate) show_special: bool,
-    /// What may be written at all, from the first token on.
+    /// The grammar that the answer has to fit, from the first token on.
     pub(crate) grammar: Option<Grammar>,
-    /// What the parameters of tools take.
-    pub(crate) parameters: Parameters,
-    /// Goes on past the model's own end.
+    /// Whether to go on past the model's own end.
     pub(crate) ignore_end: bool,
-    /// Choices of each prompt.
+    /// The number of choices of each prompt.
     pub(crate) n: usize,
 }
 
-/// What is wanted of the prompts.
+/// What to compute from the prompts.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Generate(Box<Generate>),
-    /// The last token's state.
+    /// The state of the last token.
     Embed,
 }
 
@@ -73,7 +62,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Choices of each prompt.
+    /// The number of choices of each prompt.
     pub(crate) fn n(&self) -> usize {
         match &self.task {
             Task::Generate(g) => g.n,
@@ -81,9 +70,9 @@ impl Request {
         }
     }
 
-    /// Bytes that its tokens and its answer may take: all of the answer where
-    /// it is kept until it is `whole`, what a channel of `events` holds where
-    /// it is sent as it is written.
+    /// Bytes that its tokens and its answer may take: all of an answer that is
+    /// kept until it is `whole`; of an answer that is sent as it is written, what
+    /// a channel of `events` holds.
     pub(crate) fn memory(&self, whole: bool, events: usize, context: usize) -> u64 {
         let tokens: usize = self.prompts.iter().map(Vec::len).sum();
         let prompts = size_of::<Token>() * tokens;
@@ -115,7 +104,7 @@ impl Request {
         prompts.saturating_add(all) as u64
     }
 
-    /// The fields that decide how much that is.
+    /// The fields that decide how much [`Request::memory`] is.
     pub(crate) fn memory_of(&self) -> &'static str {
         match &self.task {
             Task::Generate(g) if g.logprobs.is_some() => "n, max_tokens and logprobs",
@@ -124,8 +113,8 @@ impl Request {
         }
     }
 
-    /// How many alternatives of each of the prompts' tokens are wanted, if their
-    /// log-probabilities are.
+    /// How many alternatives to list for each token of the prompts; `None` if their
+    /// log-probabilities are not asked for.
     pub(crate) fn scores(&self) -> Option<usize> {
         match &self.task {
             Task::Generate(g) if g.score => g.logprobs,
@@ -133,13 +122,13 @@ impl Request {
         }
     }
 
-    /// All choices together.
+    /// The number of choices of all prompts together.
     pub(crate) fn units(&self) -> usize {
         self.prompts.len().saturating_mul(self.n())
     }
 }
 
-/// How likely a token was, and what else was likely.
+/// The log-probability of a token, and the most likely alternatives.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TokenLogProb {
     pub(crate) token: Token,
@@ -147,43 +136,28 @@ pub(crate) struct TokenLogProb {
     pub(crate) top: Vec<(Token, f64)>,
 }
 
-/// How likely the tokens of a prompt were, each after those before it.
+/// The log-probabilities of a prompt's tokens, each after those before it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scored {
-    /// The first, which nothing comes before.
+    /// The first token, which has none.
     pub(crate) first: Token,
     pub(crate) rest: Vec<TokenLogProb>,
-}
-
-/// A part of a tool call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CallDelta {
-    /// Which of the answer's calls.
-    pub(crate) index: usize,
-    /// Its name, with the first part.
-    pub(crate) name: Option<String>,
-    /// More of its arguments, a piece of a JSON object.
-    pub(crate) arguments: String,
 }
 
 /// What a step adds to an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Delta {
-    pub(crate) content: String,
-    pub(crate) reasoning: String,
-    pub(crate) calls: Vec<CallDelta>,
+    /// Content, reasoning and calls.
+    pub(crate) text: chat::Delta,
     pub(crate) logprobs: Vec<TokenLogProb>,
-    /// The prompt's log-probabilities, with the first part of an answer.
+    /// The log-probabilities of the prompt, with the first part of an answer.
     pub(crate) prompt: Option<Arc<Scored>>,
 }
 
 impl Delta {
+    /// Whether it adds nothing.
     pub(crate) fn is_empty(&self) -> bool {
-        self.content.is_empty()
-            && self.reasoning.is_empty()
-            && self.calls.is_empty()
-            && self.logprobs.is_empty()
-            && self.prompt.is_none()
+        self.text.is_empty() && self.logprobs.is_empty() && self.prompt.is_none()
     }
 }
 
@@ -205,16 +179,16 @@ impl Finish {
     }
 }
 
-/// What an answer took.
+/// Tokens that an answer took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Prompt tokens; of the first choice of a prompt only.
     pub(crate) prompt: usize,
-    /// Of which were not evaluated again.
+    /// Prompt tokens that came from the prefix cache.
     pub(crate) cached: usize,
-    /// Tokens sampled, hidden ones included, the one that ended it not.
+    /// Tokens sampled, hidden ones included, but not the one that ended the answer.
     pub(crate) completion: usize,
-    /// Of which are reasoning.
+    /// Sampled tokens of the reasoning.
     pub(crate) reasoning: usize,
 }
 
@@ -227,7 +201,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// What the scheduler tells whoever asked.
+/// What the scheduler sends to the handler of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// More of a choice, and what it took so far.

@@ -17,18 +17,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a pass may take where answers are running: a prompt's piece is as
-/// long as that allows.
+/// The time that a pass may take while answers are running. It bounds the piece of a
+/// prompt in the pass.
 const PASS: Duration = Duration::from_millis(400);
-/// The least of a prompt in a pass.
+/// The fewest tokens of a prompt in a pass.
 const LEAST: usize = 16;
-/// How often a stalled channel is looked at.
+/// The time between two looks at a stalled channel.
 const NAP: Duration = Duration::from_millis(5);
-/// How long a mask that is late may hold up other answers.
+/// The longest time that a late mask may delay other answers.
 const MASK: Duration = Duration::from_millis(1);
-/// Tokens of a vocabulary from which on a choice is worth a thread.
+/// The size of a vocabulary from which on choosing a token is worth a thread.
 const LARGE_VOCAB: usize = 32_768;
-/// A common prefix worth a snapshot of its own.
+/// The length of a common prefix that is worth a snapshot.
 const BRANCH: usize = 32;
 
 /// The thread's state.
@@ -38,18 +38,18 @@ pub(super) struct Scheduler<B: Backend> {
     context: usize,
     slots: Vec<Option<Slot<B>>>,
     queue: Queue<B>,
-    /// Slots given so far.
+    /// The number of slots given so far.
     given: u64,
     /// How long a client may leave its channel full.
     stall_time: Duration,
     tree: PrefixTree<Session<B>>,
     shared: Arc<Shared>,
     inbox: Receiver<Command>,
-    /// When whatever still runs is cut off.
+    /// When running answers are cut off.
     close_at: Option<Instant>,
-    /// Rows a second of late, where a prompt was among them.
+    /// Rows per second of recent passes that had a piece of a prompt.
     pace: f64,
-    /// Processors.
+    /// The number of processors.
     threads: usize,
 }
 
@@ -77,7 +77,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Works until there is nothing left after a close, or nobody to ask.
+    /// Works until a close has come and nothing is left, or until no handle exists.
     pub(super) fn run(&mut self) {
         while self.listen() {
             let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
@@ -98,7 +98,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Takes what is in the inbox, and waits there if nothing else is to do.
+    /// Takes the commands in the inbox, and waits for one if there is nothing else to
+    /// do.
     fn listen(&mut self) -> bool {
         loop {
             let idle = self.queue.is_empty() && self.slots.iter().all(Option::is_none);
@@ -124,7 +125,7 @@ impl<B: Backend> Scheduler<B> {
         match command {
             Command::Close(at) => self.close_at = Some(at),
             Command::Submit(job) => {
-                // Behind those whose turn has been.
+                // Goes behind the requests that have had a slot.
                 job.served.store(self.given, Ordering::Relaxed);
                 for prompt in 0..job.request.prompts.len() {
                     let unit = Unit::new(job.clone(), prompt, 0);
@@ -134,7 +135,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// One turn; whether anything moved.
+    /// Takes one turn; returns whether anything moved.
     fn turn(&mut self) -> bool {
         self.reap();
         self.make_room();
@@ -147,7 +148,7 @@ impl<B: Backend> Scheduler<B> {
             return true;
         }
         let ready: Vec<usize> = (0..self.slots.len()).filter(|&i| self.after(i)).collect();
-        // While nothing else moves there is time to wait for masks.
+        // While nothing else moves, there is time to wait for masks.
         self.step(if rows == 0 { NAP } else { MASK });
         for &i in &ready {
             self.tell(i);
@@ -155,7 +156,7 @@ impl<B: Backend> Scheduler<B> {
         rows > 0 || !ready.is_empty() || admitted
     }
 
-    /// Frees what nobody waits for any more and what took too long.
+    /// Drops choices whose client is gone and those that took too long.
     fn reap(&mut self) {
         let now = Instant::now();
         if self.close_at.is_some_and(|at| now >= at) {
@@ -185,12 +186,12 @@ impl<B: Backend> Scheduler<B> {
         for slot in self.slots.iter_mut().filter_map(Option::take) {
             slot.unit.fail(error.clone());
         }
-        // What a pass that went wrong left behind is nobody's prefix.
+        // A failed pass may have left wrong states behind.
         self.tree.clear();
         self.batch = Batch::new(&self.model);
     }
 
-    /// Gives free slots to those whose turn it is; whether there were any.
+    /// Gives free slots to the choices whose turn it is; returns whether any got one.
     fn admit(&mut self) -> bool {
         let mut any = false;
         for id in 0..self.slots.len() {
@@ -249,12 +250,12 @@ impl<B: Backend> Scheduler<B> {
         })
     }
 
-    /// A session with as much of the prompt as the tree has, and how much of
-    /// it others share.
+    /// Returns a session with the longest prefix of the prompt that the tree has, and
+    /// how many tokens of it other prompts share.
     fn begin(&mut self, unit: &Unit<B>, tokens: &[Token]) -> Result<(Session<B>, usize), ApiError> {
         let metrics = &self.shared.metrics;
         let mut common = 0;
-        // Of what is not evaluated there are no logits.
+        // The last token has to be evaluated for its logits.
         let whole = unit.job.request.scores().is_some();
         if unit.job.request.cache && !whole && !self.model.transformer().lane().width_matters() {
             let found = self.tree.find(tokens, |snapshot| {
@@ -276,7 +277,7 @@ impl<B: Backend> Scheduler<B> {
         Ok((session, common))
     }
 
-    /// How many rows each slot gets of the next pass.
+    /// Decides how many rows each slot gets of the next pass.
     fn plan(&mut self) {
         let lane = self.model.transformer().lane();
         let mut decoding = 0;
@@ -308,7 +309,7 @@ impl<B: Backend> Scheduler<B> {
             if slot.stalled.is_some() || missing == 0 {
                 continue;
             }
-            // There the width of a call is part of the arithmetic.
+            // In this lane the width of a call moves bits.
             if lane.width_matters() {
                 slot.rows = missing;
                 continue;
@@ -325,7 +326,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// The forward pass; `false` if it failed and is to be planned anew.
+    /// Runs the forward pass; `false` if it failed and has to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
         self.score();
         let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
@@ -414,7 +415,7 @@ impl<B: Backend> Scheduler<B> {
         false
     }
 
-    /// The part of the pass that is not shared: prompts whose tokens are scored.
+    /// Runs the part of the pass that is not shared: prompts whose tokens are scored.
     fn score(&mut self) {
         for place in &mut self.slots {
             let Some(slot) = place.as_mut().filter(|s| s.rows > 0 && s.is_scoring()) else {
@@ -429,8 +430,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// What follows from the pass for a slot; whether it stands at the end of
-    /// its tokens, so that the next one can be chosen.
+    /// Updates a slot after the pass; returns whether all its tokens are evaluated, so
+    /// that the next one can be chosen.
     fn after(&mut self, i: usize) -> bool {
         let Some(slot) = &mut self.slots[i] else {
             return false;
@@ -439,14 +440,14 @@ impl<B: Backend> Scheduler<B> {
             return false;
         }
         if slot.ready {
-            // It waits for its mask.
+            // The slot waits for its mask.
             return true;
         }
         let rows = std::mem::take(&mut slot.rows);
         if slot.next.is_some() && rows == 0 {
             return false;
         }
-        // What was computed anew counts as nothing: its next token is known.
+        // Tokens that were evaluated anew are not counted; the next one is known.
         if slot.next.is_some() && slot.session.tokens().len() <= slot.past.len() {
             return false;
         }
@@ -501,7 +502,7 @@ impl<B: Backend> Scheduler<B> {
         });
     }
 
-    /// The prompt is evaluated: others may have it.
+    /// Shares a prompt that is evaluated: with the tree and with the other choices.
     fn prompt_done(&mut self, i: usize) {
         let Some(slot) = &mut self.slots[i] else {
             return;
@@ -534,7 +535,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Tells of the token that was chosen.
+    /// Sends the token that was chosen.
     fn tell(&mut self, i: usize) {
         let metrics = &self.shared.metrics;
         let Some(slot) = &mut self.slots[i] else {
@@ -596,7 +597,7 @@ impl<B: Backend> Scheduler<B> {
             });
         }
         match outcome {
-            // Asked again above.
+            // Stepped again in the next turn.
             Outcome::Later => {}
             Outcome::Next(token) => slot.next = Some(token),
             Outcome::Done(finish) => {
@@ -615,18 +616,18 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Empties a slot and only then tells of its end: who asks again at once
-    /// finds its place free.
+    /// Empties a slot and then sends the end of its answer: a client that asks again at
+    /// once finds the place free.
     fn end(&mut self, i: usize, event: Event) {
         let sender = self.slots[i].as_ref().map(|s| s.unit.job.events.clone());
         self.free(i);
         if let Some(sender) = sender {
-            // Room was looked for, as for every event.
+            // `plan` checked the capacity.
             let _ = sender.try_send(event);
         }
     }
 
-    /// Empties a slot; what it computed stays in the tree.
+    /// Empties a slot; the tree keeps its session.
     fn free(&mut self, i: usize) {
         let Some(mut slot) = self.slots[i].take() else {
             return;
@@ -634,14 +635,14 @@ impl<B: Backend> Scheduler<B> {
         if slot.unit.job.request.cache && slot.answer.is_some() {
             slot.session.forget_logits();
             let (bytes, tokens) = (slot.session.bytes(), slot.session.tokens().to_vec());
-            // The whole prompt is there already, with its logits.
+            // The tree has the whole prompt already, with its logits.
             if tokens.len() > slot.unit.tokens().len() || slot.missing() > 0 {
                 self.tree.insert(&tokens, slot.session, bytes);
             }
         }
     }
 
-    /// Shows what goes on.
+    /// Publishes the state of the slots.
     fn publish(&self) {
         let metrics = &self.shared.metrics;
         let running = self.slots.iter().flatten().count();
@@ -666,7 +667,7 @@ impl<B: Backend> Scheduler<B> {
     }
 }
 
-/// Whether a choice has to end, for whatever reason; tells and counts it.
+/// Whether a choice has to end early. If so, sends the reason and counts it.
 fn ends<B: Backend>(unit: &Unit<B>, unread: bool, now: Instant, metrics: &Metrics) -> bool {
     let late = now >= unit.job.request.deadline;
     let told = unit.job.failure.get().is_some();
@@ -682,7 +683,7 @@ fn ends<B: Backend>(unit: &Unit<B>, unread: bool, now: Instant, metrics: &Metric
         unit.fail(ApiError::unread());
     }
     let ends = unit.is_dead();
-    // A request of several choices ends once; the others follow it.
+    // A request of several choices is counted once.
     if ends && !told {
         reason.inc();
     }

@@ -10,31 +10,30 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Choices that wait for a slot, by client.
+/// The choices that wait for a slot, by client.
 pub(super) type Queue<B> = Turns<Client, Unit<B>>;
 
 /// One choice of a request.
 pub(super) struct Unit<B: Backend> {
     pub(super) job: Arc<Job>,
-    /// Of the request's prompts.
+    /// The number of its prompt in the request.
     pub(super) prompt: usize,
-    /// Of the prompt's choices.
+    /// Its number among the prompt's choices.
     pub(super) choice: usize,
-    /// The evaluated prompt, from the prompt's first choice: one for all others.
-    /// Locked because a session may move between threads, but not be seen from
-    /// two.
+    /// The evaluated prompt, made by the prompt's first choice for all others. Locked
+    /// because a session is not `Sync`.
     pub(super) ready: Option<Arc<Mutex<Session<B>>>>,
-    /// The prompt's log-probabilities, from there too.
+    /// The prompt's log-probabilities, made by the first choice too.
     pub(super) scored: Option<Arc<Scored>>,
-    /// What it had come to when it gave its slot away.
+    /// Its state when it gave its slot away.
     pub(super) parked: Option<Box<Parked<B>>>,
 }
 
-/// A choice that began and has no slot.
+/// A choice that has begun and has no slot.
 pub(super) struct Parked<B: Backend> {
-    /// As it was; `None` where it is to be computed anew.
+    /// Its session; `None` if its tokens have to be evaluated anew.
     pub(super) session: Option<Session<B>>,
-    /// Its prompt and what it wrote, if it is to be computed anew.
+    /// Its prompt and answer so far, if they have to be evaluated anew.
     pub(super) past: Vec<Token>,
     pub(super) answer: Option<Answer>,
     pub(super) next: Option<Token>,
@@ -42,7 +41,7 @@ pub(super) struct Parked<B: Backend> {
     /// As [`Slot::scores`].
     pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
-    /// Since when its client does not read.
+    /// When its client stopped reading.
     pub(super) stalled: Option<Instant>,
 }
 
@@ -73,12 +72,12 @@ impl<B: Backend> Unit<B> {
     }
 
     pub(super) fn send(&self, event: Event) {
-        // Room was looked for; a receiver that is gone is found by the reaper.
+        // `plan` checked the capacity; `reap` removes closed receivers.
         let _ = self.job.events.try_send(event);
     }
 
     pub(super) fn fail(&self, error: ApiError) {
-        // The first reason is the one that is told.
+        // The first reason stays.
         let _ = self.job.failure.set(error);
     }
 
@@ -86,8 +85,8 @@ impl<B: Backend> Unit<B> {
         self.job.events.is_closed() || self.job.failure.get().is_some()
     }
 
-    /// Its rank among the client's own: whose request has waited longest for a
-    /// slot goes first. `None` while nobody reads what it would say.
+    /// Its rank among the client's choices: the request that has waited longest for a
+    /// slot is first. `None` while the client does not read.
     pub(super) fn rank(&self) -> Option<u64> {
         let served = self.job.served.load(Ordering::Relaxed);
         self.job.has_room().then_some(served)
@@ -112,35 +111,35 @@ pub(super) struct Slot<B: Backend> {
     pub(super) session: Session<B>,
     /// `None` for an embedding.
     pub(super) answer: Option<Answer>,
-    /// The token to evaluate next, once the prompt is done.
+    /// The token to evaluate next, after the prompt.
     pub(super) next: Option<Token>,
-    /// What is evaluated anew in place of the prompt, for a choice that was
-    /// parked without its session; empty otherwise.
+    /// The tokens to evaluate instead of the prompt, for a choice that was parked without
+    /// its session; empty otherwise.
     pub(super) past: Vec<Token>,
-    /// Where another prompt is likely to leave this one: worth a snapshot.
+    /// Where other prompts are likely to differ from this one, which is worth a
+    /// snapshot.
     pub(super) branch: Option<usize>,
     pub(super) cached: usize,
-    /// The prompt's log-probabilities while it is evaluated, where they are
-    /// wanted.
+    /// The prompt's log-probabilities while it is evaluated, if they are asked for.
     pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
     pub(super) stalled: Option<Instant>,
     /// When it got the slot.
     pub(super) since: Instant,
-    /// Rows in the pass that is being made.
+    /// Its rows in the current pass.
     pub(super) rows: usize,
     /// Whether the next token can be chosen.
     pub(super) ready: bool,
     /// The token that the pass chose, where it did.
     pub(super) drawn: Drawn,
-    /// Whether it is the first one.
+    /// Whether that token is the first one.
     pub(super) is_first: bool,
-    /// What choosing it came to.
+    /// The result of choosing it.
     pub(super) step: Option<Result<(Delta, Outcome), ApiError>>,
 }
 
 impl<B: Backend> Slot<B> {
-    /// What is evaluated before the next token can be.
+    /// The tokens to evaluate before the next one can be chosen.
     pub(super) fn target(&self) -> &[Token] {
         match self.past.is_empty() {
             true => self.unit.tokens(),
@@ -148,14 +147,14 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// Tokens of it that are not evaluated.
+    /// The number of them that are not evaluated yet.
     pub(super) fn missing(&self) -> usize {
         self.target()
             .len()
             .saturating_sub(self.session.tokens().len())
     }
 
-    /// Chooses the next token; nothing for an embedding.
+    /// Chooses the next token; does nothing for an embedding.
     pub(super) fn step(&mut self, codec: &Codec, context: usize, patience: Duration) {
         let Some(answer) = &mut self.answer else {
             return;
@@ -169,13 +168,13 @@ impl<B: Backend> Slot<B> {
         self.step = Some(source.and_then(|s| answer.step(s, history, context, codec, patience)));
     }
 
-    /// Whether each token of the prompt that is being evaluated is to be scored.
+    /// Whether the prompt is being evaluated and each of its tokens has to be scored.
     pub(super) fn is_scoring(&self) -> bool {
         self.next.is_none() && self.unit.job.request.scores().is_some()
     }
 
-    /// Evaluates the next tokens of a prompt, in a call of their own, for all of
-    /// their logits are needed: 4 bytes a token of the vocabulary each.
+    /// Evaluates the next tokens of a prompt in a call of their own, since the logits of
+    /// each are needed: 4 bytes for each token of the vocabulary.
     pub(super) fn score(&mut self) -> Result<(), ApiError> {
         let top = self.unit.job.request.scores().unwrap_or_default();
         let at = self.session.tokens().len();
@@ -187,7 +186,7 @@ impl<B: Backend> Slot<B> {
             let all = LogProbs::new(logits);
             scores.push(TokenLogProb {
                 token,
-                // There is such a token: the prompt was checked.
+                // The prompt was checked, so the token exists.
                 logprob: all.of(token).unwrap_or(f64::NEG_INFINITY),
                 top: all.top(top),
             });
@@ -206,7 +205,7 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// Leaves the slot, to go on later.
+    /// Takes the choice out of its slot, to go on later.
     pub(super) fn park(self) -> Unit<B> {
         let mut unit = self.unit;
         unit.parked = Some(Box::new(Parked {
@@ -223,7 +222,7 @@ impl<B: Backend> Slot<B> {
     }
 }
 
-/// What a slot begins with.
+/// The state that a slot begins with.
 pub(super) struct Ready<B: Backend> {
     pub(super) session: Session<B>,
     pub(super) answer: Option<Answer>,
@@ -236,7 +235,7 @@ pub(super) struct Ready<B: Backend> {
 }
 
 impl<B: Backend> Ready<B> {
-    /// At the beginning of a choice.
+    /// The state at the beginning of a choice.
     pub(super) fn new(session: Session<B>, answer: Option<Answer>) -> Self {
         Self {
             session,
@@ -273,7 +272,7 @@ impl<B: Backend> Ready<B> {
     }
 }
 
-/// The answer of a choice that has not begun.
+/// Makes the answer of a choice that has not begun.
 pub(super) fn begin_answer(
     job: &Job,
     choice: usize,

@@ -1,7 +1,7 @@
-//! Bounds that the engine's fuel does not give.
+//! Bounds that the template engine's fuel does not provide.
 //!
-//! Fuel pays for instructions and for the data they make, but not for what a
-//! value *unfolds* to. With `{% set x = [x, x] %}` sixty times, a kilobyte of
+//! Fuel pays for instructions and for the data they make, but not for the size
+//! that a value *unfolds* to. With `{% set x = [x, x] %}` sixty times, a kilobyte of
 //! template, `x` has 60 lists and prints as 2^60 brackets: printing, joining,
 //! comparing strings or writing JSON never ends. `{% set x = [x] %}` in a loop
 //! nests until the walk over it, or its release, overflows the stack, which
@@ -9,13 +9,13 @@
 //!
 //! So the compiled code gets checks ([`guarded`]): behind every instruction
 //! that makes a container, a walk over the value as printing would walk. It
-//! bounds depth and size, hence everything that is later done with the value.
+//! bounds depth and size, and so everything that is done with the value later.
 //! A namespace or a loop may not be inside a value: it could grow after the
 //! check; neither may a container be a key, since hashing is not paid for.
-//! Comparisons, filters, tests and methods, which fuel takes as one step
-//! whatever they compare, pay for a walk over their operands first.
+//! Comparisons, filters, tests and methods, which cost one step of fuel however
+//! large their operands are, pay for a walk over them first.
 //!
-//! The price is those walks and some instructions more, all out of the fuel.
+//! The price is these walks and a few more instructions, all paid with fuel.
 //! The compiler's own recursion over long chains of operators is bounded by
 //! [`check_tags`].
 
@@ -26,29 +26,29 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{DynObject, ObjectRepr, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-/// Containers within containers.
+/// The deepest nesting of containers.
 const MAX_DEPTH: u64 = 200;
-/// What a value may unfold to, in bytes, whatever the input is.
+/// Bytes that a value may unfold to for any input.
 const BASE_BYTES: u64 = 1 << 20;
 /// And further bytes for each byte of input.
 const PER_INPUT_BYTE: u64 = 4;
-/// Bytes that a value counts besides its text: about what one takes.
+/// Bytes that a value counts besides its text: about the memory that it takes.
 const NODE_BYTES: u64 = 16;
-/// Tokens between the delimiters of one tag: the longest chain of operators.
+/// Tokens between the delimiters of one tag, which bounds chains of operators.
 const MAX_TAG_TOKENS: u64 = 4096;
 
-// No template can name these: `#` is in no identifier.
+// No template can name these, since `#` is in no identifier.
 const GUARD: &str = "#guard";
 const FLATTEN: &str = "#flatten";
 const NO_NAMESPACE: &str = "#no_namespace";
 const OPERANDS: &str = "#operands";
-/// "Look the filter up each time": these four must not take places in the
-/// interpreter's table of filters.
+/// Makes the interpreter look the filter up each time: these four must not take
+/// places in its table of filters.
 const NO_CACHE: u8 = u8::MAX;
 
-/// Filters and tests that look at the top of a value only, or pay themselves.
-/// `messages | length` in a loop over the messages is common: a walk each time
-/// would make it quadratic.
+/// Filters and tests that look at the top of a value only, or pay by themselves.
+/// `messages | length` in a loop over the messages is common; with a walk each
+/// time, the loop would be quadratic.
 const SHALLOW: [&str; 24] = [
     "boolean",
     "count",
@@ -76,7 +76,7 @@ const SHALLOW: [&str; 24] = [
     "odd",
 ];
 
-/// How large a value may get.
+/// The bound of a value's size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ValueLimit {
     bytes: u64,
@@ -94,7 +94,7 @@ impl ValueLimit {
     }
 }
 
-/// A bound that was passed.
+/// A bound that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
     Depth,
@@ -134,15 +134,15 @@ impl From<Excess> for Error {
     }
 }
 
-/// What a walk found.
+/// The result of a walk over a value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     bytes: u64,
-    /// A namespace or a loop below the top: values that change.
+    /// Whether a value that changes, a namespace or a loop, is below the top.
     mutable_inside: bool,
-    /// The value itself is one.
+    /// Whether the value itself is one.
     mutable: bool,
-    /// A map has a container as a key.
+    /// Whether a map has a container as a key.
     container_key: bool,
 }
 
@@ -194,22 +194,22 @@ impl Cost {
     }
 }
 
-/// The engine's two objects whose content changes. Their types are private, so
-/// they are known by name; tests see to it that the names stay right.
+/// Whether an object is one of the engine's two whose content changes. Their types
+/// are private, so they are recognised by name; a test checks the names.
 fn is_mutable(object: &DynObject) -> bool {
     let name = object.type_name();
     name.ends_with("::Namespace") || name.ends_with("::Loop")
 }
 
-/// Adds the checks that [`guarded`] code calls.
+/// Adds the filters that [`guarded`] code calls.
 pub(crate) fn install(environment: &mut Environment<'_>, limit: ValueLimit) {
     environment.add_filter(GUARD, move |state: &State<'_, '_>, value: Value| {
         check(state, &value, limit).map(|_| value)
     });
     environment.add_filter(FLATTEN, move |state: &State<'_, '_>, value: Value| {
         check(state, &value, limit)?;
-        // Slices and repetitions are views: a view of a view of … costs its
-        // depth at every access, which fuel does not count.
+        // Slices and repetitions are views. Views of views cost their depth at
+        // every access, which fuel does not count.
         if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
             return Ok(Value::from(value.try_iter()?.collect::<Vec<_>>()));
         }
@@ -253,13 +253,13 @@ fn refused(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
-/// A copy of `code` with the checks in it.
+/// Returns a copy of `code` with the checks in it.
 pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let mut out = Instructions::new(code.name(), code.source());
     let mut length = 0;
     let mut moved = Vec::new();
     for index in 0.. {
-        // Targets one past the end are moved as well.
+        // A target may be one past the end, so the end is moved as well.
         moved.push(length);
         let Some(instruction) = code.get(index) else {
             break;
@@ -301,7 +301,8 @@ pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, E
     Ok(out)
 }
 
-/// How many operands, from the top of the stack, are to be paid for beforehand.
+/// Returns how many operands, from the top of the stack, have to be paid for before
+/// the instruction.
 fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     let count = match instruction {
         Instruction::ApplyFilter(name, count, _) | Instruction::PerformTest(name, count, _) => {
@@ -326,6 +327,7 @@ fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     count.map(usize::from).ok_or_else(unknown)
 }
 
+/// Returns the check to run on the result of an instruction, if it needs one.
 fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     match instruction {
         Instruction::BuildMap(_)
@@ -341,7 +343,7 @@ fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     }
 }
 
-/// The place that an instruction jumps to or starts a macro at.
+/// Returns the place that an instruction jumps to or starts a macro at.
 fn target_of<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     match instruction {
         Instruction::Iterate(target)
@@ -354,7 +356,7 @@ fn target_of<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     }
 }
 
-/// Refuses tags of absurd length: the compiler recurses once an operator.
+/// Refuses very long tags, since the compiler recurses once per operator.
 pub(crate) fn check_tags(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     let mut tokens: u64 = 0;
     for token in tokenize(source, false, syntax) {

@@ -1,10 +1,9 @@
-//! Chat templates: messages to one prompt.
+//! Chat templates: render messages to one prompt.
 //!
-//! A template is a Jinja program out of a model file. It is rendered as
-//! Hugging Face's `apply_chat_template` does it (blocks trimmed, Python's
-//! methods and JSON spacing, `raise_exception`, `strftime_now`, loop controls,
-//! namespaces) and under bounds that a hostile one cannot leave: [`guard`]
-//! says which and why.
+//! A template is a Jinja program from a model file. It is rendered as Hugging
+//! Face's `apply_chat_template` does (blocks trimmed, Python's methods and JSON
+//! spacing, `raise_exception`, `strftime_now`, loop controls, namespaces), within
+//! bounds that hold for a hostile one too: [`guard`] says which and why.
 
 mod guard;
 mod python;
@@ -21,18 +20,18 @@ use guard::{Cost, ValueLimit};
 
 /// Bytes of a template; the longest in use have some 50 thousand.
 const MAX_SOURCE: usize = 256 << 10;
-/// Steps (one instruction or 64 bytes of data each) of any render, and further
-/// ones for each byte of input. A long template takes some hundred a message.
+/// Steps (one instruction or 64 bytes of data each) of any render, and more of them
+/// for each byte of input. A long template takes a few hundred per message.
 const BASE_FUEL: u64 = 200_000;
 const FUEL_PER_BYTE: u64 = 4;
-/// Bytes of a prompt, and further ones for each byte of input.
+/// Bytes of any prompt, and more of them for each byte of input.
 const BASE_OUTPUT: u64 = 1 << 20;
 const OUTPUT_PER_BYTE: u64 = 16;
-/// Macros within macros and recursive loops.
+/// The deepest nesting of macros and recursive loops.
 const MAX_RECURSION: usize = 200;
-/// The compiler recurses over chains of operators, the interpreter over macros.
-/// The stack of the caller may be small; this one is reserved, and touched
-/// only as far as it is used.
+/// Bytes of the stack that a template is compiled and rendered on. The compiler
+/// recurses over chains of operators and the interpreter over macros, and the
+/// caller's stack may be small. Only the part that is used takes memory.
 const STACK: usize = 64 << 20;
 const NAME: &str = "chat_template";
 
@@ -44,10 +43,10 @@ pub struct Message {
     /// The text.
     #[serde(default)]
     pub content: String,
-    /// What the model thought before it answered.
+    /// The model's reasoning before it answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// The calls an assistant made, in the form the template expects.
+    /// The calls that an assistant made, in the form that the template expects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<serde_json::Value>,
     /// The call that a tool's message answers.
@@ -58,23 +57,24 @@ pub struct Message {
     pub name: Option<String>,
 }
 
-/// What else a template is told.
+/// Further input of a template.
 #[derive(Debug, Clone, Default)]
 pub struct RenderOptions {
-    /// End with the start of an assistant's message.
+    /// Whether to end with the start of an assistant's message.
     pub add_generation_prompt: bool,
     /// Descriptions of the tools that the model may call; `none` in the
     /// template if missing.
     pub tools: Option<serde_json::Value>,
-    /// Further variables; they replace the usual ones of the same name.
+    /// Further variables; they replace the standard ones of the same name.
     pub extra: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A chat template that was found to compile.
+/// A chat template that compiles.
 ///
-/// Control tokens in the messages' texts come out as their text: encode the
-/// prompt with [`Special::Parse`](crate::Special::Parse) only where whoever
-/// wrote the messages may command the model.
+/// Control tokens in the messages' texts appear in the prompt as they are. So make
+/// prompts with a [`Guard`](crate::chat::Guard); encode what [`render`](Self::render)
+/// returns with [`Special::Parse`](crate::Special::Parse) only if the author of the
+/// messages may command the model.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: String,
@@ -102,19 +102,19 @@ impl ChatTemplate {
         })
     }
 
-    /// Stops the clock that `strftime_now` reads: seconds since 1970, UTC.
-    /// Without it a prompt may differ from day to day.
+    /// Sets the time that `strftime_now` reads, in seconds since 1970, UTC. Without it
+    /// a prompt may differ from day to day.
     pub fn at(mut self, unix_seconds: i64) -> Self {
         self.now = Some(unix_seconds);
         self
     }
 
-    /// The prompt for `messages`.
+    /// Renders `messages` to a prompt.
     ///
     /// # Errors
     /// [`Error::TemplateRaised`] if the template itself refuses the messages,
-    /// [`Error::TemplateLimit`] if it goes over a bound, [`Error::Template`]
-    /// for anything else, each with the line.
+    /// [`Error::TemplateLimit`] if it exceeds a bound, [`Error::Template`] for
+    /// anything else, each with the line.
     pub fn render(&self, messages: &[Message], opts: RenderOptions) -> Result<String> {
         let mut variables = BTreeMap::from([
             ("messages".to_owned(), Value::from(Serde(messages))),
@@ -157,7 +157,7 @@ impl ChatTemplate {
     }
 }
 
-/// What a render may take, by the size of its input.
+/// The bounds of a render, by the size of its input.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     fuel: u64,
@@ -184,15 +184,16 @@ fn environment(bounds: &Bounds, now: Option<i64>) -> Environment<'static> {
     environment.set_fuel(Some(bounds.fuel));
     environment.set_recursion_limit(MAX_RECURSION);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    // It prints the interpreter's inside.
+    // `debug` prints the state of the interpreter.
     environment.remove_global("debug");
     python::install(&mut environment, now, bounds.value);
     guard::install(&mut environment, bounds.value);
     environment
 }
 
-/// Parses, compiles and guards a template. Done anew for each render, since the
-/// result borrows the source: a few milliseconds a turn of a conversation.
+/// Parses and compiles a template and adds the checks. Repeated for each render,
+/// since the result borrows the source: a few milliseconds per turn of a
+/// conversation.
 fn compile(source: &str) -> Result<machinery::Instructions<'_>> {
     let syntax = SyntaxConfig::builder()
         .trim_blocks(true)
@@ -216,6 +217,7 @@ fn compile(source: &str) -> Result<machinery::Instructions<'_>> {
     })
 }
 
+/// Runs `work` on a thread with a stack of [`STACK`] bytes.
 fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let failed = |reason: String| Error::Template { line: None, reason };
     std::thread::scope(|scope| {

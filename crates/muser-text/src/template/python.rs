@@ -1,4 +1,5 @@
-//! What templates expect from Python beyond the methods of its types.
+//! Python's functions and filters that templates expect, beyond the methods of its
+//! types.
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -13,11 +14,12 @@ const MAX_INDENT: usize = 64;
 /// Bytes of a format of `strftime_now`.
 const MAX_DATE_FORMAT: usize = 256;
 
-/// The words of `raise_exception`.
+/// The message of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Raised(pub(crate) String);
 
+/// Adds the functions and filters. `now` stops the clock.
 pub(crate) fn install(environment: &mut Environment<'_>, now: Option<i64>, limit: ValueLimit) {
     environment.add_function(
         "raise_exception",
@@ -36,7 +38,7 @@ pub(crate) fn install(environment: &mut Environment<'_>, now: Option<i64>, limit
     );
 }
 
-/// Today's date in UTC: a prompt must not depend on where the machine stands.
+/// Formats today's date in UTC: a prompt must not depend on the machine's time zone.
 fn date(format: &str, now: Option<i64>) -> Result<String, Error> {
     let invalid = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
     if format.len() > MAX_DATE_FORMAT {
@@ -53,9 +55,9 @@ fn date(format: &str, now: Option<i64>) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, &now).map_err(|error| invalid(error.to_string()))
 }
 
-/// `json.dumps(value, ensure_ascii=False)`, as Hugging Face's `tojson` is:
-/// `, ` and `: ` between items, no escapes for HTML (the engine's own filter
-/// has them), keys in the order in which they were put in.
+/// Writes JSON as `json.dumps(value, ensure_ascii=False)` does, which is Hugging
+/// Face's `tojson`: `, ` and `: ` between items, no escapes for HTML (the engine's
+/// own filter has them), keys in the order of insertion.
 fn json(
     value: &Value,
     indent: Option<Value>,
@@ -112,7 +114,7 @@ fn json(
     Ok(if ensure_ascii { escaped(&text) } else { text })
 }
 
-/// Only strings hold characters beyond ASCII, so all are escaped alike.
+/// Escapes all characters beyond ASCII, which only occur in strings.
 fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -127,8 +129,8 @@ fn escaped(json: &str) -> String {
     out
 }
 
-/// Where JSON is written to: indentation and escapes make more of a value
-/// than its own bound says.
+/// A bounded buffer for JSON: indentation and escapes make the text longer than the
+/// bound of the value allows for.
 struct Bounded {
     text: Vec<u8>,
     limit: u64,
@@ -150,7 +152,7 @@ impl std::io::Write for Bounded {
 
 /// Python's layout of JSON.
 struct Layout {
-    /// Indentation in spaces, if items are to be on lines of their own.
+    /// Indentation in spaces; `None` keeps everything on one line.
     indent: Option<usize>,
     depth: usize,
     has_value: bool,

@@ -1,4 +1,4 @@
-//! `muser bench`: how fast, and how near to what the machine can.
+//! `muser bench`: measures speed, and how near it is to the machine's limits.
 
 mod rig;
 mod verify;
@@ -66,7 +66,7 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// What is timed: calls of a width that give some logits.
+/// The two modes that are timed: calls of a width that return some logits.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
@@ -91,18 +91,18 @@ struct Measurement {
     width: usize,
     /// Calls in a sample.
     calls: u32,
-    /// Of a call.
+    /// Seconds of a call.
     seconds: Spread,
     tok_s: Spread,
     bytes: u64,
     flops: u64,
-    /// Bytes a second, of the median.
+    /// Bytes per second, of the median.
     bandwidth: f64,
-    /// Operations a second, of the median.
+    /// Operations per second, of the median.
     ops: f64,
     bandwidth_share: f64,
     peak_share: Option<f64>,
-    /// Tokens a second that bandwidth and peak allow.
+    /// Tokens per second that bandwidth and peak allow.
     limit_tok_s: f64,
     limit_share: f64,
 }
@@ -113,15 +113,15 @@ struct Report {
     #[serde(flatten)]
     setting: Setting,
     repeats: u32,
-    /// Bytes a second.
+    /// Bytes per second.
     read_bandwidth: f64,
-    /// Operations a second.
+    /// Operations per second.
     int8_peak: Option<f64>,
     verified: Vec<Verified>,
     results: Vec<Measurement>,
 }
 
-/// What was proved at a depth.
+/// The logits that were compared at a depth.
 #[derive(Serialize)]
 struct Verified {
     depth: usize,
@@ -129,7 +129,7 @@ struct Verified {
     sha256: String,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
     let subject = Subject::open(common)?;
     let model = subject.on(subject.device.clone())?;
@@ -201,7 +201,7 @@ struct Bench<'a> {
     bar: ProgressBar,
 }
 
-/// A width and a mode, how many calls make a sample, and the samples.
+/// A width and a mode, the number of calls in a sample, and the samples.
 struct Case {
     mode: Mode,
     width: usize,
@@ -213,7 +213,7 @@ struct Case {
 }
 
 impl Bench<'_> {
-    /// Proves and measures all widths at one depth.
+    /// Compares the logits of all widths at one depth, then measures them.
     fn depth<B: Backend>(
         &mut self,
         rig: &mut Rig<'_, B>,
@@ -253,7 +253,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Every width in both modes, warmed up; prefill of one token is decode.
+    /// Warms up every width in both modes; prefill of one token is left out, since it is
+    /// decode.
     fn cases<B: Backend>(&self, rig: &mut Rig<'_, B>, proof: &Proof) -> anyhow::Result<Vec<Case>> {
         let mut cases = Vec::new();
         for mode in [Mode::Decode, Mode::Prefill] {
@@ -304,7 +305,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Seconds that a pass takes at least.
+    /// The fewest seconds that a pass can take.
     fn least(&self, pass: &Pass) -> f64 {
         let read = pass.bytes() as f64 / self.read_bandwidth;
         let compute = self.int8_peak.map_or(0.0, |peak| pass.flops as f64 / peak);
@@ -313,7 +314,7 @@ impl Bench<'_> {
 }
 
 impl Case {
-    /// One sample; its last call must give the proved row.
+    /// Takes one sample; its last call must give the row that was compared.
     fn sample<B: Backend>(&mut self, rig: &mut Rig<'_, B>) -> anyhow::Result<()> {
         let mut seconds = 0.0;
         for i in 0..self.calls {

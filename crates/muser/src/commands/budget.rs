@@ -1,4 +1,4 @@
-//! `muser budget`: what a token costs.
+//! `muser budget`: shows what a token costs.
 
 use crate::cli::Common;
 use crate::exit::BadModel;
@@ -50,7 +50,7 @@ fn bandwidth(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &BudgetArgs) -> anyhow::Result<()> {
     let path = args.file.as_deref().or(common.model.as_deref());
     let (name, gguf) = load::file(path)?;
@@ -77,7 +77,7 @@ pub(crate) fn run(common: &Common, args: &BudgetArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// The depths asked for, or 512, 2048, … below the context and the context.
+/// Returns the requested depths, or 512, 2048, … below the context and the context.
 fn depths(args: &BudgetArgs, budget: &Budget) -> Vec<usize> {
     if !args.depths.is_empty() {
         return args.depths.iter().map(|&d| d as usize).collect();
@@ -95,15 +95,16 @@ struct Report {
     file_bytes: u64,
     budget: Budget,
     depths: Vec<usize>,
-    /// Bytes a second.
+    /// Bytes per second.
     bandwidth: f64,
     measured: bool,
 }
 
-/// What sets a layer apart: whether it slides, and the formats of its classes.
+/// The properties that distinguish layers: whether it slides, and the formats of its
+/// classes.
 type Kind = (bool, Vec<Vec<DType>>);
 
-/// What a class is called for people.
+/// The name of a class for people.
 fn title(class: Class, set: &[(&str, u64)]) -> String {
     let name = match class {
         Class::EmbeddingRow => "embedding, one row",
@@ -355,7 +356,7 @@ impl Report {
     }
 }
 
-/// `0-2, 4-6, 8` of ascending numbers.
+/// Formats ascending numbers as ranges: `0-2, 4-6, 8`.
 fn ranges(numbers: &[usize]) -> String {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for &n in numbers {

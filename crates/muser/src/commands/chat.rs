@@ -1,5 +1,6 @@
 //! `muser chat`: a conversation in a line editor.
 
+use crate::answer::{Answer, Show};
 use crate::backend::Device;
 use crate::cli::Common;
 use crate::lines::{Line, Lines};
@@ -8,9 +9,8 @@ use crate::output::note;
 use crate::sampling::SamplingArgs;
 use crate::{interrupt, output};
 use clap::Args;
-use muser_engine::{Event, GenerateOptions, Sampler, Session, StopReason, generate};
+use muser_engine::{GenerateOptions, Generation, Sampler, Session, StopReason, generate};
 use muser_text::Message;
-use std::io;
 use std::path::PathBuf;
 
 /// A conversation with the model, in a line editor with history.
@@ -55,7 +55,7 @@ const HELP: &str = "\
 /quit   end (or Ctrl-D); Ctrl-C stops an answer
 A line that ends with \\ goes on in the next one.";
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &ChatArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let mut chat = Chat::new(&loaded, args)?;
@@ -116,8 +116,8 @@ fn converse(chat: &mut Chat<'_>, lines: &mut Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One entry, of several lines where they end with a backslash; `None` at the
-/// end of input.
+/// Reads one entry, which goes on in the next line if a line ends with a backslash.
+/// `None` at the end of input.
 fn read(lines: &mut Lines) -> anyhow::Result<Option<String>> {
     let mut text = String::new();
     loop {
@@ -129,7 +129,7 @@ fn read(lines: &mut Lines) -> anyhow::Result<Option<String>> {
             },
             // Drops the line, like a shell.
             Line::Interrupted => text.clear(),
-            // What was said before the end was said, but for the line to come.
+            // An entry whose next line never came is complete.
             Line::End => return Ok(text.strip_suffix('\n').map(str::to_owned)),
             Line::NotText => {
                 note(format_args!(
@@ -147,7 +147,7 @@ struct Chat<'a> {
     sampler: Sampler,
     options: GenerateOptions,
     messages: Vec<Message>,
-    /// System messages that every conversation begins with.
+    /// The number of system messages that every conversation begins with.
     fixed: usize,
 }
 
@@ -168,7 +168,7 @@ impl<'a> Chat<'a> {
             options: GenerateOptions {
                 max_tokens: args.max_tokens,
                 stop: Vec::new(),
-                header_end: model.header_end(),
+                format: model.format(),
             },
             fixed: messages.len(),
             messages,
@@ -180,17 +180,21 @@ impl<'a> Chat<'a> {
         self.session.clear();
     }
 
-    /// Answers one message. What the model refuses is told, and the message
-    /// forgotten: the conversation goes on.
+    /// Answers one message. If the engine refuses it, says why and forgets the
+    /// message; the conversation goes on.
     fn answer(&mut self, text: String) -> anyhow::Result<()> {
         interrupt::set_mode(interrupt::Mode::Always);
         self.messages.push(message("user", text));
         match self.generate() {
-            Ok((answer, cancelled)) => {
-                if cancelled {
+            Ok(generation) => {
+                if generation.reason == StopReason::Cancelled {
                     note(format_args!("(stopped)"));
                 }
-                self.messages.push(message("assistant", answer));
+                let reasoning = generation.reasoning;
+                self.messages.push(Message {
+                    reasoning_content: Some(reasoning).filter(|text| !text.is_empty()),
+                    ..message("assistant", generation.text)
+                });
                 Ok(())
             }
             Err(e) => {
@@ -209,20 +213,10 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// The answer, and whether Ctrl-C stopped it.
-    fn generate(&mut self) -> anyhow::Result<(String, bool)> {
+    /// Generates an answer to the messages and writes it.
+    fn generate(&mut self) -> anyhow::Result<Generation> {
         let prompt = self.loaded.model.chat_prompt(&self.messages)?;
-        let mut written: io::Result<()> = Ok(());
-        let mut ends_line = true;
-        let mut each = |event: Event<'_>| {
-            if let (Event::Text(text), Ok(())) = (event, &written) {
-                written = output::content(text);
-                ends_line = text.ends_with('\n');
-                if written.is_err() {
-                    interrupt::FLAG.store(true, std::sync::atomic::Ordering::Relaxed);
-                }
-            }
-        };
+        let mut answer = Answer::new(Show::Text);
         let (session, sampler) = (&mut self.session, &mut self.sampler);
         let result = generate(
             session,
@@ -230,17 +224,14 @@ impl<'a> Chat<'a> {
             sampler,
             &self.options,
             &interrupt::FLAG,
-            &mut each,
+            &mut |event| answer.event(event),
         );
-        written?;
-        if !ends_line {
-            output::line(format_args!(""))?;
-        }
+        answer.finish()?;
         let generation = result?;
         if let StopReason::ContextFull { needed, context } = generation.reason {
             return Err(muser_engine::Error::ContextFull { needed, context }.into());
         }
-        Ok((generation.text, generation.reason == StopReason::Cancelled))
+        Ok(generation)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `muser doctor`: what this machine gives.
+//! `muser doctor`: shows what this machine gives.
 
 use crate::cli::Common;
 use crate::{backend, embedded, measure, output};
@@ -24,7 +24,7 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// What `--json` prints.
+/// The object that `--json` prints.
 #[derive(serde::Serialize)]
 struct Report {
     version: &'static str,
@@ -35,7 +35,7 @@ struct Report {
     levels: Vec<LevelReport>,
     threads: usize,
     threads_available: usize,
-    /// Bytes a second.
+    /// Bytes per second.
     read_bandwidth: f64,
     kernels: Vec<String>,
     embedded_model: Option<usize>,
@@ -48,7 +48,7 @@ struct LevelReport {
     missing: Vec<&'static str>,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &DoctorArgs) -> anyhow::Result<()> {
     let device = backend::open(common)?;
     let info = device.info();

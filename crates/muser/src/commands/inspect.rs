@@ -1,4 +1,4 @@
-//! `muser inspect`: what is in a GGUF file.
+//! `muser inspect`: shows what is in a GGUF file.
 
 use crate::cli::Common;
 use crate::load;
@@ -31,7 +31,7 @@ pub(crate) struct InspectArgs {
     json: bool,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &InspectArgs) -> anyhow::Result<()> {
     let path = args.file.as_deref().or(common.model.as_deref());
     let (name, gguf) = load::file(path)?;
@@ -44,7 +44,7 @@ pub(crate) fn run(common: &Common, args: &InspectArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// What the file says of its model.
+/// The model that a file describes.
 struct Model {
     /// Its geometry, if its architecture is known.
     spec: Option<Spec>,
@@ -78,7 +78,7 @@ impl Model {
         }
     }
 
-    /// How the architecture uses a tensor: nothing where it does not know it.
+    /// How the architecture uses a tensor; empty for one that it does not know.
     fn usage(&self, tensor: &str) -> &'static str {
         self.uses.get(tensor).copied().unwrap_or("-")
     }
@@ -102,7 +102,7 @@ fn class(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// By class and format, in the order of first appearance.
+/// Groups tensors by class and format, in the order of first appearance.
 fn groups(tensors: &[TensorInfo], model: &Model) -> Vec<((String, String), Group)> {
     let mut index = BTreeMap::new();
     let mut groups: Vec<((String, String), Group)> = Vec::new();
@@ -124,7 +124,7 @@ fn groups(tensors: &[TensorInfo], model: &Model) -> Vec<((String, String), Group
     groups
 }
 
-/// The layer that stands for all: their sizes are the same, or the model is
+/// Returns the layer that stands for all: a model whose layers differ in size is
 /// refused.
 fn geometry(spec: &Spec) -> Vec<(&'static str, String)> {
     let number = |x: Option<f32>| x.map_or("none".to_owned(), |x| x.to_string());
@@ -162,7 +162,7 @@ fn geometry(spec: &Spec) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// A value for people: on one line, long ones cut.
+/// Formats a value for people: on one line, long ones cut.
 fn short(value: &Value) -> String {
     const MOST: usize = 100;
     let text = match value {
@@ -284,13 +284,13 @@ fn geometry_json(spec: &Spec) -> serde_json::Value {
     })
 }
 
-/// The number that an f32's own shortest text stands for: 0.1, not
-/// 0.10000000149011612. `None`, which is null, for what is no number.
+/// Returns the number that the shortest text of an f32 stands for: 0.1, not
+/// 0.10000000149011612. `None`, which becomes null, for an infinity or a NaN.
 fn shortest(x: f32) -> Option<f64> {
     x.to_string().parse().ok().filter(|x: &f64| x.is_finite())
 }
 
-/// A value as JSON; an array longer than 16 as its type, length and first
+/// Converts a value to JSON; an array longer than 16 to its type, length and first
 /// elements.
 fn value_json(value: &Value) -> serde_json::Value {
     const MOST: usize = 16;

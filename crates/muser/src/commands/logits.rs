@@ -1,4 +1,4 @@
-//! `muser logits`: the numbers themselves.
+//! `muser logits`: writes the logits of a sequence.
 
 use crate::backend::Device;
 use crate::cli::Common;
@@ -44,7 +44,7 @@ pub(crate) struct LogitsArgs {
     sha256: bool,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
     let tokens = token_list::read("--tokens", &args.tokens)?;
     if tokens.is_empty() {
@@ -111,7 +111,7 @@ pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The sizes of the forward calls: those given, and the rest.
+/// Returns the sizes of the forward calls: those given, and the rest.
 pub(crate) fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> {
     let mut left = tokens;
     let mut calls = Vec::with_capacity(sizes.len() + 1);
@@ -128,7 +128,7 @@ pub(crate) fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> 
     Ok(calls)
 }
 
-/// Every token through the model in these calls; `each(position, logits)`.
+/// Evaluates every token in these calls and calls `each(position, logits)`.
 pub(crate) fn score(
     session: &mut Session<Device>,
     tokens: &[Token],
@@ -144,7 +144,7 @@ pub(crate) fn score(
     Ok(())
 }
 
-/// Where the rows go, in order.
+/// Receives the rows in order.
 struct RowWriter<'a> {
     hash: Sha256,
     bytes: Vec<u8>,

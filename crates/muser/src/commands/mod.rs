@@ -19,7 +19,7 @@ pub(crate) mod tokenize;
 
 use crate::cli::{Cli, Command};
 
-/// Does what the command line asks for.
+/// Runs the command that the command line names.
 pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     let common = &cli.common;
     match &cli.command {

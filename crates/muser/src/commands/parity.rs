@@ -1,4 +1,4 @@
-//! `muser parity`: receipts of logits, written and checked.
+//! `muser parity`: writes and checks receipts of logits.
 
 use crate::cli::{Common, LaneArg};
 use crate::commands::logits::{calls, score};
@@ -62,12 +62,12 @@ pub(crate) struct ParityArgs {
     force: bool,
 }
 
-/// Logits that are not the receipt's, or receipts that could not be checked.
+/// An error: logits differ from a receipt, or receipts could not be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} of {1} receipts do not hold")]
 struct Broken(usize, usize);
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.record {
         return record(common, args, path);
@@ -91,7 +91,7 @@ pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Whether one receipt holds; says so.
+/// Checks one receipt, prints the result and returns whether it holds.
 fn check(common: &Common, path: &Path) -> anyhow::Result<bool> {
     let receipt = Receipt::read(path)?;
     let lane = receipt.lane()?;
@@ -185,7 +185,7 @@ fn record(common: &Common, args: &ParityArgs, path: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The logits of the tokens given in these calls, and the level.
+/// Computes the logits of the tokens in these calls; returns them and the level.
 fn compute(common: &Common, tokens: &[u32], calls: &[usize]) -> anyhow::Result<(Logits, String)> {
     let loaded = load::model(common)?;
     let mut session = load::session(&loaded.model, None)?;
@@ -203,7 +203,7 @@ fn compute(common: &Common, tokens: &[u32], calls: &[usize]) -> anyhow::Result<(
     Ok((logits, loaded.device.info().level))
 }
 
-/// The SHA-256 of a model's file.
+/// Returns the SHA-256 of a model's file.
 fn model_sha256(path: Option<&Path>) -> anyhow::Result<String> {
     let (_, gguf) = load::file(path)?;
     Ok(hex(&Sha256::digest(gguf.bytes())))

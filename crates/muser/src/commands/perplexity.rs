@@ -1,4 +1,4 @@
-//! `muser perplexity`: how well the model predicts a text.
+//! `muser perplexity`: measures how well the model predicts a text.
 
 use crate::cli::Common;
 use crate::exit::{Interrupted, Usage};
@@ -58,7 +58,7 @@ pub(crate) struct PerplexityArgs {
 struct Total {
     perplexity: f64,
     mean_nll: f64,
-    /// Of the mean, from the spread of the tokens.
+    /// The error of the mean, from the spread of the tokens.
     standard_error: f64,
     tokens: u64,
     documents: usize,
@@ -68,7 +68,7 @@ struct Total {
     squares: f64,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &PerplexityArgs) -> anyhow::Result<()> {
     let texts = documents(args)?;
     let loaded = load::model(common)?;
@@ -136,7 +136,7 @@ fn documents(args: &PerplexityArgs) -> anyhow::Result<Vec<String>> {
     lines.take(limit).map(field).collect()
 }
 
-/// The documents as tokens, each with the start token.
+/// Encodes the documents, each with the start token.
 fn sequences(loaded: &Loaded, texts: &[String]) -> anyhow::Result<Vec<Vec<Token>>> {
     let tokenizer = loaded.model.tokenizer()?;
     let options = EncodeOptions {
@@ -149,7 +149,7 @@ fn sequences(loaded: &Loaded, texts: &[String]) -> anyhow::Result<Vec<Vec<Token>
         .collect()
 }
 
-/// Pieces of at most `context` tokens, each begun with the start token.
+/// Cuts a document into pieces of at most `context` tokens, each with the start token.
 fn pieces(tokens: &[Token], context: usize, bos: Option<Token>) -> Vec<Vec<Token>> {
     let Some(bos) = bos else {
         return tokens.chunks(context).map(<[Token]>::to_vec).collect();

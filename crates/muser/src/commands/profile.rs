@@ -1,4 +1,4 @@
-//! `muser profile`: where a token's time goes.
+//! `muser profile`: shows where a token's time goes.
 
 mod report;
 mod trace;
@@ -56,23 +56,23 @@ pub(crate) struct ProfileArgs {
     json: bool,
 }
 
-/// What every round computes.
+/// The work of a round.
 struct Work {
     prompt: Vec<Token>,
     decode: Vec<Token>,
 }
 
-/// What one round took and gave.
+/// The times and results of one round.
 struct Round {
     prefill: Duration,
     decode: Duration,
-    /// Of the logits after the prompt and after each token.
+    /// The hash of the logits after the prompt and after each token.
     hash: String,
     prefill_events: Vec<Event>,
     decode_events: Vec<Event>,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
     let subject = Subject::open(common)?;
     let plain = subject.on(subject.device.clone())?;
@@ -120,9 +120,8 @@ pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// Pairs of rounds, without and with the instrument, after one pair to warm
-/// up. Who goes first alternates, so that neither always finds what the other
-/// left in the caches.
+/// Runs pairs of rounds, without and with the profiler, after one pair to warm up. The
+/// order alternates, so that neither always finds what the other left in the caches.
 fn rounds<B: Backend>(
     plain: &Transformer<B>,
     measured: &Transformer<Profiled<B>>,

@@ -1,4 +1,4 @@
-//! `muser routes`: which kernel computes what.
+//! `muser routes`: shows which kernel computes what.
 
 use crate::cli::Common;
 use crate::exit::BadModel;
@@ -77,7 +77,7 @@ struct Report {
     operations: Vec<Other>,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &RoutesArgs) -> anyhow::Result<()> {
     let model = match (&common.model, args.embedded) {
         (None, false) => None,
@@ -115,7 +115,7 @@ pub(crate) fn run(common: &Common, args: &RoutesArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// The line of a rung; with a model, `None` where none of its matrices takes it.
+/// Returns the line of a rung; with a model, `None` if none of its matrices takes it.
 fn product(rung: &Rung, dtype: DType, budget: Option<&Budget>) -> Option<Product> {
     let tensors = budget.map(|budget| tensors(rung, dtype, budget));
     if tensors.as_ref().is_some_and(BTreeMap::is_empty) {
@@ -143,7 +143,7 @@ fn product(rung: &Rung, dtype: DType, budget: Option<&Budget>) -> Option<Product
     })
 }
 
-/// The matrices that take the rung at some width, counted by class.
+/// Counts the matrices that take the rung at some width, by class.
 fn tensors(rung: &Rung, dtype: DType, budget: &Budget) -> BTreeMap<String, usize> {
     let lane = match rung.lane {
         "strict" => Lane::Strict,

@@ -1,5 +1,6 @@
 //! `muser run`: a prompt in, its continuation out.
 
+use crate::answer::{Answer, Show};
 use crate::cli::Common;
 use crate::exit::{Interrupted, Usage};
 use crate::load::{self, Loaded};
@@ -7,9 +8,9 @@ use crate::output::{self, note};
 use crate::sampling::SamplingArgs;
 use crate::{interrupt, prompt, token_list};
 use clap::Args;
-use muser_engine::{Event, GenerateOptions, Generation, StopReason, Token, generate};
+use muser_engine::{GenerateOptions, Generation, StopReason, Token, generate};
 use muser_text::Message;
-use std::io;
+use muser_text::chat::Format;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -28,9 +29,12 @@ Examples:
   muser run --tokens 4088,377,274 --ids     ids in, ids out (no tokenizer needed)
   muser run --json -n 50 | jq .timings
 
+What a model writes as reasoning before its answer is dimmed on a terminal and left
+out of a file or a pipe.
+
 --json prints one object when all is done: model, prompt_tokens, tokens, text,
-stop (end, stop, length, context, cancelled), seed, and timings in seconds. A
-context that is full (exit code 1) and Ctrl-C (130) print it too, with what there
+reasoning if there is any, stop (end, stop, length, context, cancelled), seed, and
+timings in seconds. A context that is full (exit code 1) and Ctrl-C (130) print it too, with what there
 is; without -n, a full context is the length that was asked for.")]
 pub(crate) struct RunArgs {
     /// The prompt; `-` is standard input
@@ -81,19 +85,21 @@ pub(crate) struct RunArgs {
     sampling: SamplingArgs,
 }
 
-/// What `--json` prints.
+/// The object that `--json` prints.
 #[derive(serde::Serialize)]
 struct Report<'a> {
     model: &'a str,
     prompt_tokens: &'a [Token],
     tokens: &'a [Token],
     text: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reasoning: &'a str,
     stop: &'a str,
     seed: u64,
     timings: Timings,
 }
 
-/// Durations in seconds, rates a second.
+/// Durations in seconds; rates per second.
 #[derive(serde::Serialize)]
 struct Timings {
     load: f64,
@@ -107,7 +113,7 @@ struct Timings {
     read_bandwidth: f64,
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let model = &loaded.model;
@@ -123,26 +129,27 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
             (session.context() + 1).saturating_sub(tokens.len()).max(1)
         })),
         stop: args.stop.clone(),
-        header_end: if is_chat(args, &loaded) {
-            model.header_end()
-        } else {
-            None
+        format: match is_chat(args, &loaded) {
+            true => model.format(),
+            false => Format::Plain,
         },
     };
 
     interrupt::set_mode(interrupt::Mode::Once);
-    let mut sink = Sink::new(args, model.tokenizer().is_err());
+    let mut answer = Answer::new(match args.json {
+        true => Show::Nothing,
+        false if args.ids || model.tokenizer().is_err() => Show::Ids,
+        false => Show::Text,
+    });
     let result = generate(
         &mut session,
         &tokens,
         &mut sampler,
         &options,
         &interrupt::FLAG,
-        &mut |e| {
-            sink.event(e);
-        },
+        &mut |event| answer.event(event),
     );
-    sink.finish()?;
+    answer.finish()?;
     let generation = result?;
     let seed = sampler.params().seed;
     if args.json {
@@ -152,6 +159,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
             prompt_tokens: &tokens,
             tokens: &generation.tokens,
             text: &generation.text,
+            reasoning: &generation.reasoning,
             stop: generation.reason.name(),
             seed,
             timings,
@@ -205,57 +213,6 @@ fn prompt_tokens(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Vec<Token>> 
     Ok(loaded.model.chat_prompt(&messages)?)
 }
 
-/// Where the stream goes. A failed write stops the generation and is told
-/// afterwards.
-struct Sink {
-    ids: bool,
-    text: bool,
-    begun: bool,
-    ends_line: bool,
-    error: Option<io::Error>,
-}
-
-impl Sink {
-    fn new(args: &RunArgs, no_text: bool) -> Self {
-        let ids = args.ids || no_text;
-        Self {
-            ids: ids && !args.json,
-            text: !ids && !args.json,
-            begun: false,
-            ends_line: false,
-            error: None,
-        }
-    }
-
-    fn event(&mut self, event: Event<'_>) {
-        match event {
-            Event::Token(id) if self.ids => {
-                let comma = if self.begun { "," } else { "" };
-                self.write(&format!("{comma}{id}"));
-            }
-            Event::Text(text) if self.text => self.write(text),
-            _ => (),
-        }
-    }
-
-    fn write(&mut self, text: &str) {
-        if let (Err(e), None) = (output::content(text), &self.error) {
-            self.error = Some(e);
-            interrupt::FLAG.store(true, std::sync::atomic::Ordering::Relaxed);
-        }
-        self.begun = true;
-        self.ends_line = text.ends_with('\n');
-    }
-
-    /// Ends the last line.
-    fn finish(mut self) -> io::Result<()> {
-        if self.begun && !self.ends_line && self.error.is_none() {
-            self.write("\n");
-        }
-        self.error.map_or(Ok(()), Err)
-    }
-}
-
 impl Timings {
     fn of(loaded: &Loaded, g: &Generation, measure: bool) -> Self {
         let rate = |n: usize, time: Duration| {
@@ -267,8 +224,8 @@ impl Timings {
         };
         let weights = loaded.model.transformer().bytes_per_token();
         let decode = rate(g.decoded, g.decode);
-        // As much as a token reads, within what takes a few tens of
-        // milliseconds; a model that lives in a cache is compared with it.
+        // As many bytes as a token reads, so that a model that fits a cache is
+        // compared with the cache; bounded to take a few tens of milliseconds.
         let buffer = usize::try_from(weights)
             .unwrap_or(usize::MAX)
             .clamp(8 << 20, 256 << 20);

@@ -1,4 +1,4 @@
-//! `muser serve`: the model over HTTP.
+//! `muser serve`: serves the model over HTTP.
 
 mod bounds;
 
@@ -109,11 +109,10 @@ enum LogForm {
     Json,
 }
 
-/// Context where none is asked for: what a conversation needs, not what a long
-/// document could.
+/// The default context: enough for a conversation, not for any document.
 const CONTEXT: usize = 8192;
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let dropped = Arc::new(AtomicU64::new(0));
@@ -146,7 +145,7 @@ pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the files of keys and certificate anew; what cannot be used changes
+/// Reads the files of keys and certificate anew. A file that cannot be used changes
 /// nothing.
 fn reload(server: &Server, keys: Option<&Path>) {
     let keys = keys.map(self::keys).transpose();
@@ -195,7 +194,7 @@ fn options(
     })
 }
 
-/// The model's name as a word: what the file calls itself, or the file's name.
+/// Returns the model's name as a word: the name in the file, or the file's name.
 fn name(loaded: &Loaded) -> String {
     let own = match loaded.model.spec().name.as_str() {
         "" => Path::new(&loaded.path).file_stem().map_or_else(
@@ -209,7 +208,8 @@ fn name(loaded: &Loaded) -> String {
         .replace(char::is_whitespace, "-")
 }
 
-/// Keys of a file; at least one, or it would open the server to everybody.
+/// Reads the keys of a file. It must have one: without keys, the server would be open to
+/// everybody.
 fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
     let text = input::text(path, input::MOST_KEYS)?;
     let keys = key_lines(&text);
@@ -219,8 +219,8 @@ fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(keys)
 }
 
-/// The lines that are keys: neither empty nor comments, and without the mark
-/// that some editors begin a file with.
+/// Returns the lines that are keys: neither empty nor comments, and without a byte order
+/// mark.
 fn key_lines(text: &str) -> Vec<String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().map(str::trim);
@@ -228,7 +228,7 @@ fn key_lines(text: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Starts the log; the value is to live as long as lines are written.
+/// Starts the log. The value has to live as long as lines are written.
 fn log(form: LogForm, quiet: bool, dropped: Arc<AtomicU64>) -> anyhow::Result<Flush> {
     let default = if quiet { "error" } else { "info" };
     let filter = EnvFilter::try_from_env("MUSER_LOG").unwrap_or_else(|_| EnvFilter::new(default));
@@ -254,8 +254,8 @@ fn log(form: LogForm, quiet: bool, dropped: Arc<AtomicU64>) -> anyhow::Result<Fl
     Ok(flush)
 }
 
-/// The signals that end the server or have it read its files anew. Listened to
-/// before it starts: one that comes early is not lost.
+/// The signals that end the server or have it read its files anew. Listening begins
+/// before the server starts, so that an early one is not lost.
 struct Signals {
     runtime: tokio::runtime::Runtime,
     terminate: Signal,
@@ -279,7 +279,7 @@ impl Signals {
         })
     }
 
-    /// Until SIGTERM or Ctrl-C.
+    /// Waits until SIGTERM or Ctrl-C.
     fn wait(mut self, mut reload: impl FnMut()) {
         self.runtime.block_on(async {
             let mut tick = tokio::time::interval(Duration::from_millis(100));

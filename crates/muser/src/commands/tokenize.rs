@@ -66,7 +66,7 @@ impl std::fmt::Display for Piece {
     }
 }
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(common: &Common, args: &TokenizeArgs) -> anyhow::Result<()> {
     let tokenizer = load::tokenizer(common)?;
     let text = match (&args.text, &args.file) {

@@ -3,8 +3,7 @@
 mod property;
 
 use super::*;
-use crate::atem::{Mark, Reader};
-use crate::scheduler::Delta;
+use muser_text::chat::{Arguments, Delta, Format, Reader, Strings};
 use serde_json::json;
 
 const END: u32 = 259;
@@ -33,8 +32,7 @@ fn grammars() -> Grammars {
     let vocabulary = Vocabulary::new(vec![END], words());
     Grammars {
         factory: vocabulary.factory().unwrap(),
-        can_reason: true,
-        header: true,
+        markup: *Format::Glimmer.markup(),
         limits: GrammarLimits::default(),
         schema: SchemaLimits::default(),
         quarantine: None,
@@ -171,12 +169,13 @@ fn arguments(parameters: &Value, count: usize) -> Vec<String> {
     let types = parameter_types(std::slice::from_ref(&tool), &g.schema);
     let each = (0..count).map(|seed| {
         let tokens = write(&g, &lark, &mut Random(seed as u64)).expect("an end");
-        let mut reader = Reader::new(true, types.clone());
+        let mut reader = Reader::new(Format::Glimmer, Some(types.clone()));
         let mut out = Delta::default();
         let (mut from, words) = (0, words());
         for (i, &token) in tokens.iter().enumerate() {
             let word = String::from_utf8_lossy(&words[token as usize]).into_owned();
-            if let Some(mark) = Mark::of(word.trim_start_matches('\u{fffd}')) {
+            let mark = word.trim_start_matches('\u{fffd}');
+            if reader.is_mark(mark) {
                 reader.text(&text(&tokens[from..i]), &mut out);
                 reader.mark(mark, &mut out);
                 from = i + 1;
@@ -505,7 +504,7 @@ fn markup_in_values_is_text_and_in_names_is_refused() {
     let mut random = Random(7);
     let text = json!({"type": "string", "minLength": 3, "maxLength": 40});
     for found in check_calls(&object(text), 20 + random.below(2)) {
-        assert!(!found["c"].as_str().unwrap().contains(PARAMETER_END));
+        assert!(!found["c"].as_str().unwrap().contains("</atem:parameter>"));
     }
 }
 
@@ -569,4 +568,95 @@ fn free_values_close() {
             "declared ones first: {answer}"
         );
     }
+}
+
+/// Glimmer's markup in a grammar, to the letter.
+#[test]
+fn calls_are_written_in_the_formats_markup() {
+    let g = grammars();
+    let parameters = json!({
+        "type": "object",
+        "properties": {"c": {"type": "string"}, "u": {"enum": ["C", 1]}},
+        "required": ["c", "u"]
+    });
+    let tools = [(PARAM.to_owned(), &tool(parameters))];
+    let lark = g.calls(&tools, true, true).unwrap().lark;
+    let expected = r#"start: r10
+r10: r8 r9{0,127} | T12 <|message|> T1 <|eom|> <|start|> T11 r8 r9{0,127}
+r9: <|eom|> <|start|> T11 r8
+r8: r7
+r7: T5 <|message|> T6 r6 T7
+r6: r5
+r5: r2 r4
+r4: T3 r3 T4 T2
+r3: T10
+r2: T0 r1 T2
+r1: r0
+r0[suffix="</atem:parameter>"]: T1
+T0: "<atem:parameter name=\"c\">"
+T1: /(?s:.*)/
+T2: "\n"
+T3: "<atem:parameter name=\"u\">"
+T4: "</atem:parameter>"
+T5: " to=book"
+T6: "<atem:function_calls>\n<atem:invoke name=\"book\">\n"
+T7: "</atem:invoke>\n</atem:function_calls>"
+T8: "\"C\""
+T9: "1"
+T10: T8 | T9
+T11: "assistant"
+T12: " to=self"
+"#;
+    assert_eq!(lark.to_string(), expected);
+}
+
+/// Markup whose strings are JSON: every value ends by itself.
+#[test]
+fn strings_are_written_as_the_format_says() {
+    let mut g = grammars();
+    let calls = g.markup.calls.as_mut().unwrap();
+    let Arguments::Each(argument) = &mut calls.arguments;
+    argument.strings = Strings::Json;
+    calls.between = None;
+    let tools = [(
+        PARAM.to_owned(),
+        &tool(object(json!({"const": "</atem:parameter>"}))),
+    )];
+    let lark = g.calls(&tools, true, false).unwrap().lark;
+    let tokens = write(&g, &lark, &mut Random(1)).expect("an end");
+    assert_eq!(
+        text(&tokens),
+        " to=book<|message|><atem:function_calls>\n<atem:invoke name=\"book\">\n\
+         <atem:parameter name=\"c\">\"</atem:parameter>\"</atem:parameter>\n\
+         </atem:invoke>\n</atem:function_calls>"
+    );
+}
+
+/// A format without markup constrains what is content, and has no calls.
+#[test]
+fn a_plain_format_has_no_markup() {
+    let mut g = grammars();
+    g.markup = *Format::Plain.markup();
+    assert_eq!(
+        g.answer("s", &Form::Choice(vec!["x".to_owned()]), true, true)
+            .unwrap()
+            .lark
+            .to_string(),
+        "start: r1\nr1: r0\nr0: T0\nT0: \"x\"\n"
+    );
+    let tools = [(PARAM.to_owned(), &tool(object(json!(true))))];
+    let error = g.calls(&tools, true, true).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("tool_choice"));
+}
+
+/// Reasoning and a second call need tokens that do not end the answer.
+#[test]
+fn markup_stays_within_the_vocabulary() {
+    let all = *Format::Glimmer.markup();
+    for missing in ["<|eom|>", "<|start|>"] {
+        let some = within(all, |token| token != missing);
+        assert!(some.reasoning.is_none() && some.calls.unwrap().between.is_none());
+    }
+    let all = within(all, |_| true);
+    assert!(all.reasoning.is_some() && all.calls.unwrap().between.is_some());
 }

@@ -1,28 +1,23 @@
-//! The markup of calls, read while it comes.
+//! Reads the markup of calls while the model writes it.
 //!
-//! A parameter that takes strings only is the text up to the mark that ends it,
-//! whatever it looks like, and is passed on as it comes. Any other value is read
-//! as JSON to its own end, so it may hold the mark in a string: a string then
-//! loses its quotes. What is no JSON, or of a type that the parameter does not
-//! take where it does take strings, is a string as it stands.
+//! The value of a parameter that takes strings only is the text up to the mark
+//! that ends it, whatever it looks like, and is passed on as it comes. Any other
+//! value is read as JSON to its own end, so it may hold the mark in a string. What
+//! is no JSON is a string as it stands; so is a value of a type that the
+//! parameter does not take, if it takes strings.
 
-use super::Parameters;
-use crate::grammar::{PARAMETER_END, Types};
-use crate::scheduler::{CallDelta, Delta};
+use super::{INVOKE, INVOKE_END, NAME_END, PARAMETER, PARAMETER_END};
+use crate::chat::{CallDelta, Delta, Parameters, Types};
 use serde_json::Value;
 
-const INVOKE: &str = "<atem:invoke name=\"";
-const PARAMETER: &str = "<atem:parameter name=\"";
-const INVOKE_END: &str = "</atem:invoke>";
-
-/// Where in the markup the text stands.
+/// The place in the markup that the next text belongs to.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Before a call, or behind one.
+    /// Before a call or after one.
     Outside,
     /// In a call, between parameters.
     Call,
-    /// In a value that is text; whether its beginning was passed on.
+    /// In a value that is text. `begun`: its key was passed on.
     Text { key: String, begun: bool },
     /// In a value that may be JSON.
     Json {
@@ -32,23 +27,26 @@ enum Place {
     },
 }
 
-/// The calls of one message after the other.
+/// Reads the calls of one answer.
 #[derive(Clone, Debug)]
-pub(super) struct Calls {
+pub(super) struct CallReader {
     parameters: Parameters,
-    /// Text that is not decided yet.
+    /// Text that is not read yet.
     held: String,
-    /// Bytes of it in which what is looked for does not begin.
+    /// Bytes of it in which no call begins.
     searched: usize,
     place: Place,
-    /// The open call's tool.
+    /// The tool of the open call.
     tool: String,
-    /// Arguments of the open call.
+    /// The number of arguments of the open call.
     arguments: usize,
+    /// The number of calls begun.
     count: usize,
 }
 
-impl Calls {
+impl CallReader {
+    /// A reader before the first call. `parameters` has the types of the
+    /// parameters of known tools.
     pub(super) fn new(parameters: Parameters) -> Self {
         Self {
             parameters,
@@ -61,17 +59,18 @@ impl Calls {
         }
     }
 
-    /// Calls begun so far.
+    /// The number of calls begun so far.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
+    /// Reads more text.
     pub(super) fn push(&mut self, text: &str, out: &mut Delta) {
         self.held.push_str(text);
         while self.step(out) {}
     }
 
-    /// Reads one more piece of markup, if it is complete.
+    /// Reads one more piece of markup if it is complete; returns whether it was.
     fn step(&mut self, out: &mut Delta) -> bool {
         match &mut self.place {
             Place::Outside => self.begin(out),
@@ -141,7 +140,7 @@ impl Calls {
         }
     }
 
-    /// Passes on what is certain of a text.
+    /// Passes on the part of a text that cannot belong to the mark that ends it.
     fn text(&mut self, out: &mut Delta) -> bool {
         let end = self.held.find(PARAMETER_END);
         let certain = end.unwrap_or_else(|| tail(&self.held, PARAMETER_END));
@@ -161,7 +160,7 @@ impl Calls {
         }
     }
 
-    /// Passes on a piece of a string, after its key if it is the first.
+    /// Passes on a piece of a string; before the first piece, its key.
     fn begin_text(&mut self, piece: &str, out: &mut Delta) {
         let Place::Text { key, begun } = &mut self.place else {
             return;
@@ -179,8 +178,8 @@ impl Calls {
         }
     }
 
-    /// Passes on a value that ends at a place, or one that is no JSON and ends
-    /// at the mark.
+    /// Passes on a value that ends at byte `end`; with `None`, one that is no
+    /// JSON and ends at the mark.
     fn argument(&mut self, end: Option<usize>, out: &mut Delta) -> bool {
         let Some(end) = end.or_else(|| self.held.find(PARAMETER_END)) else {
             return false;
@@ -196,7 +195,7 @@ impl Calls {
         true
     }
 
-    /// Passes on a whole value under its key.
+    /// Passes on a whole value with its key.
     fn value(&mut self, text: &str, out: &mut Delta) {
         let Place::Json { key, types, .. } = &self.place else {
             return;
@@ -204,7 +203,7 @@ impl Calls {
         let parsed = serde_json::from_str::<Value>(text).ok();
         let fits = |v: &Value| types.has(Types::of(v)) || !types.has(Types::STRING);
         let value = match parsed.filter(fits) {
-            // The text itself: its numbers have all their digits.
+            // The text as it stands: a parsed number could lose digits.
             Some(_) => text.trim().to_owned(),
             None => Value::from(text).to_string(),
         };
@@ -214,11 +213,13 @@ impl Calls {
         self.emit(&argument, out);
     }
 
+    /// Drops text that was read.
     fn drop(&mut self, bytes: usize) {
         self.held.drain(..bytes);
         self.searched = 0;
     }
 
+    /// Passes on a piece of the arguments of the open call.
     fn emit(&self, arguments: &str, out: &mut Delta) {
         out.calls.push(CallDelta {
             index: self.count.saturating_sub(1),
@@ -227,12 +228,12 @@ impl Calls {
         });
     }
 
-    /// The message is over. An open call is closed, so that what was sent is
-    /// JSON, unless it is `cut`: then it stays as open as it is. Text that is no
-    /// call is text.
+    /// Ends the message. An open call is closed, so that its arguments are JSON;
+    /// if the answer was `cut` off, the call stays open. Text that is no call is
+    /// content.
     pub(super) fn finish(&mut self, cut: bool, out: &mut Delta) {
-        // JSON that never closed is none: its mark may have come, and after the
-        // mark another parameter or call, open as well.
+        // JSON that never closed is a string. It ends at its mark, if that has
+        // come, and after the mark another parameter or call may be open too.
         while !cut && matches!(self.place, Place::Json { .. }) {
             let end = self.held.find(PARAMETER_END).unwrap_or(self.held.len());
             let text = self.held[..end].to_owned();
@@ -251,7 +252,7 @@ impl Calls {
             }
             Place::Call => {}
             Place::Text { .. } => {
-                // What may be the mark's beginning is no text yet.
+                // The beginning of a mark is not passed on.
                 let end = if cut {
                     tail(&held, PARAMETER_END)
                 } else {
@@ -276,7 +277,7 @@ impl Calls {
                     );
                 }
             }
-            // Not cut, it was closed above.
+            // Closed above.
             Place::Json { .. } => {}
         }
         if !matches!(self.place, Place::Outside) && !cut {
@@ -287,29 +288,35 @@ impl Calls {
     }
 }
 
-/// A JSON value found by its own brackets and quotes.
+/// Finds the end of a JSON value by its brackets and quotes.
 #[derive(Clone, Debug, Default)]
 struct Scan {
+    /// Bytes looked at.
     at: usize,
+    /// Brackets that are open.
     depth: usize,
+    /// Whether the next byte is in a string.
     string: bool,
+    /// Whether a backslash stands before it.
     escape: bool,
+    /// Whether it is in a number or a name.
     scalar: bool,
+    /// Where the value ends.
     end: Option<usize>,
 }
 
-/// What a value is, as far as it came.
+/// What is known of a value.
 enum Scanned {
-    /// Not certain yet.
+    /// Nothing yet.
     Open,
-    /// JSON that ends at this byte, where the mark follows.
+    /// It is JSON that ends at this byte, and the mark follows.
     Value(usize),
-    /// No JSON.
+    /// It is no JSON.
     Other,
 }
 
 impl Scan {
-    /// Goes on over what was added.
+    /// Goes on over the text that was added.
     fn read(&mut self, held: &str) -> Scanned {
         let bytes = held.as_bytes();
         while self.end.is_none() {
@@ -364,13 +371,14 @@ impl Scan {
     }
 }
 
-/// A text as JSON writes it between quotes.
+/// Writes a text as JSON does between quotes.
 fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// Where a part of `mark` may have begun at the text's end.
+/// Returns where the beginning of `mark` stands at the end of the text; the
+/// text's length if it does not.
 fn tail(text: &str, mark: &str) -> usize {
     let at = text.len().saturating_sub(mark.len() - 1);
     let starts = (at..text.len()).filter(|&at| text.is_char_boundary(at));
@@ -378,10 +386,11 @@ fn tail(text: &str, mark: &str) -> usize {
     open.next().unwrap_or(text.len())
 }
 
-/// The first complete `prefix NAME">` from a place on: the name, and where it
-/// ends.
+/// Finds the first complete `prefix NAME">` from byte `from` on. Returns the
+/// name, and where the markup ends.
 fn opening<'t>(text: &'t str, prefix: &str, from: usize) -> Option<(&'t str, usize)> {
     let start = from + text.get(from..)?.find(prefix)? + prefix.len();
-    let length = text[start..].find("\">")?;
-    Some((&text[start..start + length], start + length + 2))
+    let length = text[start..].find(NAME_END)?;
+    let name = &text[start..start + length];
+    Some((name, start + length + NAME_END.len()))
 }

@@ -1,13 +1,13 @@
-//! A chat's answer as the model writes it, taken apart while it comes.
+//! Muse Glimmer's messages with recipients, and its calls in ATEM markup.
 //!
 //! ```text
 //! answer   = message { <|eom|> <|start|> "assistant" message }  end of generation
 //! message  = " to=" recipient <|message|> text
 //! ```
 //!
-//! The prompt ends after `<|start|>assistant`. The recipient `user` (or none)
-//! marks the answer, `self` is reasoning, anything else a tool; the text to one
-//! is markup:
+//! The prompt ends after `<|start|>assistant`: the model writes the header of its
+//! answer itself. The recipient `user` (or none) marks content, `self`
+//! reasoning, and anything else a tool; the text to a tool is markup:
 //!
 //! ```text
 //! <atem:function_calls>
@@ -17,117 +17,143 @@
 //! </atem:function_calls>
 //! ```
 //!
-//! How a value is read follows from what its parameter takes ([`calls`]). What
-//! looks like markup and is none stays text: a model may write anything.
+//! How a value is read depends on the types that its parameter takes
+//! ([`calls`]). What looks like markup and is none stays text: a model may write
+//! anything.
 
 mod calls;
 
-use crate::grammar::Types;
-use crate::scheduler::Delta;
-use calls::Calls;
-use std::collections::HashMap;
+use super::reader::{Channel, Delta, Parameters, Read};
+use super::{Argument, Arguments, Calls, Definition, Markup, Piece, Reasoning, Strings};
+use crate::{ChatTemplate, Tokenizer};
+use Piece::{Name, Text, Token};
+use calls::CallReader;
 
-/// What the tokens between messages mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
-    /// `<|start|>`
-    Start,
-    /// `<|message|>`
-    Message,
-    /// `<|eom|>`
-    End,
-}
+const START: &str = "<|start|>";
+const MESSAGE: &str = "<|message|>";
+const END: &str = "<|eom|>";
 
-impl Mark {
-    /// The mark that a control token's text is.
-    pub(crate) fn of(text: &str) -> Option<Self> {
-        match text {
-            "<|start|>" => Some(Self::Start),
-            "<|message|>" => Some(Self::Message),
-            "<|eom|>" => Some(Self::End),
-            _ => None,
-        }
-    }
-}
+/// Begins a call; its tool's name follows.
+const INVOKE: &str = "<atem:invoke name=\"";
+/// Ends a call.
+const INVOKE_END: &str = "</atem:invoke>";
+/// Begins a parameter; its name follows.
+const PARAMETER: &str = "<atem:parameter name=\"";
+/// Ends a parameter's value.
+const PARAMETER_END: &str = "</atem:parameter>";
+/// Ends the name of a tool or a parameter.
+const NAME_END: &str = "\">";
 
-/// The types that parameters take: by tool, then parameter.
-pub(crate) type Parameters = HashMap<String, HashMap<String, Types>>;
+/// What stands between two messages of an answer.
+const NEXT: &[Piece] = &[Token(END), Token(START), Text("assistant")];
 
-/// Where in the answer a text belongs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Channel {
-    Header,
-    Content,
-    Reasoning,
-    Tool,
+pub(super) const FORMAT: Definition = Definition {
+    fits,
+    marks: &[START, MESSAGE, END],
+    reader: |tools| Box::new(Reader::new(tools)),
+    markup: Markup {
+        content: &[Text(" to=user"), Token(MESSAGE)],
+        reasoning: Some(Reasoning {
+            before: &[Text(" to=self"), Token(MESSAGE)],
+            end: END,
+            after: &[Token(START), Text("assistant")],
+        }),
+        calls: Some(Calls {
+            before: &[
+                Text(" to="),
+                Name,
+                Token(MESSAGE),
+                Text("<atem:function_calls>\n"),
+                Text(INVOKE),
+                Name,
+                Text(NAME_END),
+                Text("\n"),
+            ],
+            arguments: Arguments::Each(Argument {
+                before: PARAMETER,
+                named: NAME_END,
+                end: PARAMETER_END,
+                after: "\n",
+                strings: Strings::Verbatim,
+                not_in_names: &['"', '<', '>'],
+                not_in_strings: &["<atem:", "</atem:"],
+            }),
+            after: &[Text(INVOKE_END), Text("\n</atem:function_calls>")],
+            between: Some(NEXT),
+        }),
+    },
+};
+
+/// Whether the vocabulary has the control tokens, and the template leaves the
+/// header of an answer for the model to write.
+fn fits(tokenizer: &Tokenizer, template: &ChatTemplate) -> bool {
+    let is_control = |text: &&str| {
+        let id = tokenizer.id_of(text);
+        id.is_some_and(|id| tokenizer.is_control(id))
+    };
+    FORMAT.marks.iter().all(is_control)
+        && super::answer_header(template).is_some_and(|header| header.ends_with(MESSAGE))
 }
 
 /// Tokens of a header after which it is taken for an answer without one.
 const MAX_HEADER: usize = 32;
 
 /// The reader of one answer.
-#[derive(Clone, Debug)]
-pub(crate) struct Reader {
+#[derive(Debug)]
+struct Reader {
     channel: Channel,
     /// Whether messages to tools are read as calls.
     tools: bool,
     header: String,
     header_tokens: usize,
-    calls: Calls,
+    calls: CallReader,
 }
 
 impl Reader {
-    /// At the beginning of an answer, inside its header.
-    pub(crate) fn new(tools: bool, parameters: Parameters) -> Self {
+    /// A reader inside the header of the first message.
+    fn new(tools: Option<Parameters>) -> Self {
         Self {
             channel: Channel::Header,
-            tools,
+            tools: tools.is_some(),
             header: String::new(),
             header_tokens: 0,
-            calls: Calls::new(parameters),
+            calls: CallReader::new(tools.unwrap_or_default()),
         }
     }
 
-    /// Where the next text belongs.
-    pub(crate) fn channel(&self) -> Channel {
-        self.channel
-    }
-
-    /// Calls begun so far.
-    pub(crate) fn calls(&self) -> usize {
-        self.calls.count()
-    }
-
-    /// A token between messages.
-    pub(crate) fn mark(&mut self, mark: Mark, out: &mut Delta) {
-        match (mark, self.channel) {
-            (Mark::Message, Channel::Header) => {
-                self.channel = self.recipient();
-                self.header.clear();
-            }
-            (Mark::Start | Mark::End, _) => {
-                self.leave(out);
-                self.channel = Channel::Header;
-                self.header.clear();
-                self.header_tokens = 0;
-            }
-            // A message mark inside a message is nothing.
-            (Mark::Message, _) => {}
-        }
-    }
-
+    /// The channel that the complete header names.
     fn recipient(&self) -> Channel {
         let after = self.header.rsplit_once("to=").map(|(_, to)| to.trim());
         match after {
             None | Some("" | "user") => Channel::Content,
             Some("self") => Channel::Reasoning,
-            Some(_) if self.tools => Channel::Tool,
+            Some(_) if self.tools => Channel::Call,
             Some(_) => Channel::Content,
         }
     }
+}
 
-    /// The text of a token.
-    pub(crate) fn text(&mut self, text: &str, out: &mut Delta) {
+impl Read for Reader {
+    fn mark(&mut self, token: &str, out: &mut Delta) {
+        match token {
+            MESSAGE if self.channel == Channel::Header => {
+                self.channel = self.recipient();
+                self.header.clear();
+            }
+            START | END => {
+                if self.channel == Channel::Call {
+                    self.calls.finish(false, out);
+                }
+                self.channel = Channel::Header;
+                self.header.clear();
+                self.header_tokens = 0;
+            }
+            // `<|message|>` inside a message means nothing.
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, text: &str, out: &mut Delta) {
         match self.channel {
             Channel::Header => {
                 self.header.push_str(text);
@@ -139,24 +165,16 @@ impl Reader {
             }
             Channel::Content => out.content.push_str(text),
             Channel::Reasoning => out.reasoning.push_str(text),
-            Channel::Tool => self.calls.push(text, out),
+            Channel::Call => self.calls.push(text, out),
         }
     }
 
-    fn leave(&mut self, out: &mut Delta) {
-        if self.channel == Channel::Tool {
-            self.calls.finish(false, out);
-        }
-    }
-
-    /// The answer is over, complete or `cut` off. Of one that is cut off, an open
-    /// call stays open, with its arguments as far as they were written.
-    pub(crate) fn finish(&mut self, cut: bool, out: &mut Delta) {
+    fn finish(&mut self, cut: bool, out: &mut Delta) {
         match self.channel {
-            Channel::Tool => self.calls.finish(cut, out),
+            Channel::Call => self.calls.finish(cut, out),
             Channel::Header if self.header_tokens > 0 => {
-                // It never ended, so it was none; a header that a mark began is
-                // not shown, nor one that could have become one.
+                // The header never ended, so it is the answer, unless it begins
+                // like a header.
                 let header = std::mem::take(&mut self.header);
                 let begun = header.trim_start();
                 let hidden = header.contains("to=")
@@ -169,29 +187,40 @@ impl Reader {
             Channel::Header | Channel::Content | Channel::Reasoning => {}
         }
     }
+
+    fn channel(&self) -> Channel {
+        self.channel
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.count()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Format, Reader, Types};
     use super::*;
     use serde_json::Value;
+    use std::collections::HashMap;
 
-    /// Reads an answer in which control tokens are written out, its texts cut
-    /// into pieces of `size` characters.
+    /// Reads an answer in which control tokens are written out; its texts come in
+    /// pieces of `size` characters.
     fn read(answer: &str, size: usize, tools: bool) -> Delta {
         read_until(answer, size, tools, false)
     }
 
     fn read_until(answer: &str, size: usize, tools: bool, cut: bool) -> Delta {
-        let mut reader = Reader::new(tools, strings());
+        let mut reader = Reader::new(Format::Glimmer, tools.then(strings));
         let mut out = Delta::default();
         let mut rest = answer;
         while !rest.is_empty() {
             if let Some(after) = rest.strip_prefix("<|")
                 && let Some((name, after)) = after.split_once("|>")
             {
-                let mark = Mark::of(&format!("<|{name}|>")).unwrap();
-                reader.mark(mark, &mut out);
+                let mark = format!("<|{name}|>");
+                assert!(reader.is_mark(&mark));
+                reader.mark(&mark, &mut out);
                 rest = after;
                 continue;
             }
@@ -218,7 +247,7 @@ mod tests {
         HashMap::from([("weather".to_owned(), HashMap::from(weather))])
     }
 
-    /// (name, arguments) of each call.
+    /// Returns the name and the arguments of each call.
     fn calls(out: &Delta) -> Vec<(String, Value)> {
         let mut calls: Vec<(String, String)> = Vec::new();
         for c in &out.calls {
@@ -330,8 +359,8 @@ mod tests {
         assert_eq!(calls(&odd), [("f".to_owned(), expected)]);
     }
 
-    /// JSON that never closes, its mark, and the next parameter left open too: a
-    /// text (found by fuzzing), JSON again, and JSON in a call of its own.
+    /// JSON that never closes, its mark, and the next parameter open as well: a
+    /// text (found by fuzzing), JSON, and JSON in a second call.
     #[test]
     fn what_stays_open_behind_open_json_is_closed() {
         let head = "<atem:parameter name=\"more\">{\"a\": [1, \"x</atem:parameter>";
@@ -398,14 +427,14 @@ mod tests {
         assert_eq!(all, "{\"n\":12345678901234567890123}");
     }
 
-    /// What an answer that is cut gives: (content, arguments).
+    /// Reads an answer that is cut off: its content and its calls' arguments.
     fn cut(answer: &str) -> (String, String) {
-        let mut reader = Reader::new(true, strings());
+        let mut reader = Reader::new(Format::Glimmer, Some(strings()));
         let mut out = Delta::default();
         let (head, body) = answer.split_once("<|message|>").unwrap_or((answer, ""));
         reader.text(head, &mut out);
         if answer.contains("<|message|>") {
-            reader.mark(Mark::Message, &mut out);
+            reader.mark(MESSAGE, &mut out);
             for c in body.chars() {
                 reader.text(&c.to_string(), &mut out);
             }

@@ -1,0 +1,402 @@
+//! Prompts in which a message's text cannot command the model.
+//!
+//! A chat template writes control tokens as text, and the tokenizer reads them
+//! back from it. A user who writes `<|eot|>` in a message must get the letters.
+//! So before the template runs, every text of a control token in a message is
+//! broken up by a character that occurs nowhere else, the sentinel. Afterwards, the
+//! control tokens that are still whole are the template's own; the text between
+//! them is encoded as plain text, without the sentinel.
+//!
+//! Messages without such texts, nearly all, are encoded directly. Their tokens
+//! are the same either way.
+
+use crate::{ChatTemplate, EncodeOptions, Error, Message, RenderOptions, Result};
+use crate::{Special, Tokenizer};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
+use serde_json::Value;
+
+/// Characters of private use: the first that no message has is the sentinel.
+const SENTINELS: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
+
+/// What bounds the work on a prompt, and how it is refused. Asked between steps,
+/// of which none takes longer than a pass over the messages.
+pub trait Bounds {
+    /// The reason of a refusal.
+    type Error;
+
+    /// The most tokens that the prompt may have.
+    fn most(&self) -> usize;
+
+    /// Refuses to go on.
+    ///
+    /// # Errors
+    /// The work has to stop.
+    fn check(&self) -> Result<(), Self::Error>;
+
+    /// Encodes a part of the prompt.
+    ///
+    /// # Errors
+    /// The tokenizer's, and those of the bounds.
+    fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        options: EncodeOptions,
+    ) -> Result<Vec<u32>, Self::Error>;
+
+    /// Says what the guard, the template or the tokenizer refused.
+    fn refuse(&self, error: Error) -> Self::Error;
+}
+
+/// No bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Unbounded;
+
+impl Bounds for Unbounded {
+    type Error = Error;
+
+    fn most(&self) -> usize {
+        usize::MAX
+    }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        options: EncodeOptions,
+    ) -> Result<Vec<u32>> {
+        tokenizer.encode(text, options)
+    }
+
+    fn refuse(&self, error: Error) -> Error {
+        error
+    }
+}
+
+/// A conversation as a model gets it, up to where its answer begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// The text that the template wrote.
+    pub text: String,
+    /// Its tokens, with the start token if the file wishes one.
+    pub tokens: Vec<u32>,
+}
+
+/// Makes prompts with the control tokens of one vocabulary.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    tokenizer: Tokenizer,
+    tokens: ControlTokens,
+}
+
+impl Guard {
+    /// A guard for the control tokens of this tokenizer.
+    ///
+    /// # Errors
+    /// The search for them cannot be built.
+    pub fn new(tokenizer: &Tokenizer) -> Result<Self> {
+        // Tokens without a text match nothing; ids fit 32 bits by their type.
+        let all = (0..).take(tokenizer.vocab_size());
+        let control = all.filter(|&id| tokenizer.is_control(id));
+        let texts = control.filter_map(|id| Some((id, tokenizer.token_text(id)?.to_owned())));
+        Ok(Self {
+            tokens: ControlTokens::new(texts)?,
+            tokenizer: tokenizer.clone(),
+        })
+    }
+
+    /// Makes the prompt of a conversation.
+    ///
+    /// # Errors
+    /// The template's and the tokenizer's; [`Error::NoSentinel`] and
+    /// [`Error::TooManyTokens`]; those of the bounds.
+    pub fn prompt<B: Bounds>(
+        &self,
+        template: &ChatTemplate,
+        mut messages: Vec<Message>,
+        mut options: RenderOptions,
+        bounds: &B,
+    ) -> Result<Prompt, B::Error> {
+        let mut is_unsafe = false;
+        let mut used = PrivateChars::new();
+        for_each(&mut messages, &mut options, &mut |text| {
+            is_unsafe |= self.tokens.occurs(text);
+            used.add(text);
+        });
+        let free = |&c: &char| !used.has(c) && !self.tokens.private.has(c);
+        let sentinel = SENTINELS.clone().find(free);
+        let sentinel = sentinel.ok_or_else(|| bounds.refuse(Error::NoSentinel))?;
+        bounds.check()?;
+        if is_unsafe {
+            for_each(&mut messages, &mut options, &mut |text| {
+                *text = self.tokens.broken(text, sentinel);
+            });
+            bounds.check()?;
+        }
+        let text = template.render(&messages, options);
+        let text = text.map_err(|error| bounds.refuse(error))?;
+        drop(messages);
+        bounds.check()?;
+        let tokens = match is_unsafe {
+            true => self.encode(&text, sentinel, bounds)?,
+            false => {
+                let options = EncodeOptions {
+                    special: Special::Parse,
+                    add_bos: false,
+                };
+                bounds.encode(&self.tokenizer, &text, options)?
+            }
+        };
+        // Most templates write the start token themselves; one is enough.
+        let bos = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos());
+        let tokens = match bos {
+            Some(bos) if tokens.first() != Some(&bos) => [&[bos], &tokens[..]].concat(),
+            _ => tokens,
+        };
+        let text = match is_unsafe {
+            true => text.chars().filter(|&c| c != sentinel).collect(),
+            false => text,
+        };
+        Ok(Prompt { text, tokens })
+    }
+
+    /// Encodes a text in which whole control tokens are the template's own and
+    /// the sentinel is to be left out.
+    fn encode<B: Bounds>(
+        &self,
+        text: &str,
+        sentinel: char,
+        bounds: &B,
+    ) -> Result<Vec<u32>, B::Error> {
+        let mut tokens = Vec::new();
+        let mut plain = |text: &str, end: Option<u32>| {
+            let text: String = text.chars().filter(|&c| c != sentinel).collect();
+            let options = EncodeOptions {
+                special: Special::Plain,
+                add_bos: false,
+            };
+            if !text.is_empty() {
+                tokens.extend(bounds.encode(&self.tokenizer, &text, options)?);
+            }
+            tokens.extend(end);
+            let most = bounds.most();
+            match tokens.len() > most {
+                true => Err(bounds.refuse(Error::TooManyTokens { most })),
+                false => Ok(()),
+            }
+        };
+        let mut at = 0;
+        for (id, place) in self.tokens.find(text) {
+            plain(&text[at..place.start], Some(id))?;
+            at = place.end;
+        }
+        plain(&text[at..], None)?;
+        Ok(tokens)
+    }
+}
+
+/// The control tokens of a vocabulary, to be found in a text.
+#[derive(Clone, Debug)]
+struct ControlTokens {
+    finder: AhoCorasick,
+    ids: Vec<u32>,
+    /// Characters of the tokens, none of which can be the sentinel.
+    private: PrivateChars,
+}
+
+impl ControlTokens {
+    /// The tokens with these ids and texts.
+    fn new(tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
+        let tokens = tokens.into_iter().filter(|(_, text)| !text.is_empty());
+        let (ids, texts): (Vec<_>, Vec<_>) = tokens.unzip();
+        let mut private = PrivateChars::new();
+        texts.iter().for_each(|text| private.add(text));
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(&texts)
+            .map_err(|error| Error::Build {
+                what: "the search for control tokens",
+                reason: error.to_string(),
+            })?;
+        Ok(Self {
+            finder,
+            ids,
+            private,
+        })
+    }
+
+    /// Whether the text of any control token occurs in `text`.
+    fn occurs(&self, text: &str) -> bool {
+        self.finder.is_match(text)
+    }
+
+    /// Finds the control tokens in a text: the first, and of those the longest.
+    fn find(&self, text: &str) -> impl Iterator<Item = (u32, std::ops::Range<usize>)> {
+        let all = self.finder.find_iter(text);
+        all.map(|found| (self.ids[found.pattern().as_usize()], found.range()))
+    }
+
+    /// Breaks the text of every control token behind its first character. A
+    /// token of one character cannot be broken and is left out.
+    ///
+    /// One pass is enough: nothing that begins before a sentinel can match behind
+    /// it, since the sentinel is in no token.
+    fn broken(&self, text: &str, sentinel: char) -> String {
+        let mut broken = String::with_capacity(text.len() + text.len() / 8);
+        let mut at = 0;
+        while let Some(found) = self.finder.find(Input::new(text).span(at..text.len())) {
+            broken += &text[at..found.start()];
+            let first = text[found.start()..]
+                .chars()
+                .next()
+                .map_or(0, char::len_utf8);
+            let head = &text[found.start()..found.start() + first];
+            at = found.start() + first;
+            // The first character can be a token too, if a longer one began there.
+            if found.len() > first {
+                match self.is_token(head) {
+                    true => broken.push(sentinel),
+                    false => broken += head,
+                }
+            }
+            broken.push(sentinel);
+        }
+        broken += &text[at..];
+        broken
+    }
+
+    /// Whether a text is a control token and nothing else.
+    fn is_token(&self, text: &str) -> bool {
+        let found = self.finder.find(text);
+        found.is_some_and(|m| m.len() == text.len())
+    }
+}
+
+/// Which of the characters of private use occur.
+#[derive(Clone, Debug)]
+struct PrivateChars(Vec<bool>);
+
+impl PrivateChars {
+    fn new() -> Self {
+        Self(vec![false; SENTINELS.clone().count()])
+    }
+
+    fn place(c: char) -> Option<usize> {
+        let from = u32::from(c).checked_sub(u32::from(*SENTINELS.start()))?;
+        usize::try_from(from).ok()
+    }
+
+    fn add(&mut self, text: &str) {
+        // All of them begin with one of these bytes, which most texts do not have.
+        if !text.bytes().any(|b| matches!(b, 0xee | 0xef)) {
+            return;
+        }
+        for place in text.chars().filter_map(Self::place) {
+            if let Some(used) = self.0.get_mut(place) {
+                *used = true;
+            }
+        }
+    }
+
+    fn has(&self, c: char) -> bool {
+        let place = Self::place(c).and_then(|place| self.0.get(place));
+        place.is_some_and(|&used| used)
+    }
+}
+
+/// Calls `f` with every text that reaches the template.
+fn for_each(messages: &mut [Message], options: &mut RenderOptions, f: &mut dyn FnMut(&mut String)) {
+    for m in messages {
+        f(&mut m.role);
+        f(&mut m.content);
+        let rest = [&mut m.reasoning_content, &mut m.tool_call_id, &mut m.name];
+        rest.into_iter().flatten().for_each(&mut *f);
+        if let Some(calls) = &mut m.tool_calls {
+            strings(calls, f);
+        }
+    }
+    if let Some(tools) = &mut options.tools {
+        strings(tools, f);
+    }
+    options.extra.values_mut().for_each(|v| strings(v, f));
+}
+
+/// Calls `f` with every string of a value, keys of objects included.
+fn strings(value: &mut Value, f: &mut dyn FnMut(&mut String)) {
+    match value {
+        Value::String(s) => f(s),
+        Value::Array(items) => items.iter_mut().for_each(|v| strings(v, f)),
+        Value::Object(map) => {
+            let old = std::mem::take(map);
+            for (mut key, mut value) in old {
+                f(&mut key);
+                strings(&mut value, f);
+                map.insert(key, value);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SENTINEL: char = '\u{e001}';
+
+    /// The rule in its plain form: while there is a token, breaks the first and
+    /// longest.
+    fn by_rule(tokens: &ControlTokens, text: &str) -> String {
+        let mut broken = text.to_owned();
+        while let Some(found) = tokens.finder.find(&broken) {
+            let mut inner = broken[found.range()].chars();
+            let first = inner.next().filter(|_| !inner.as_str().is_empty());
+            let broken_up: String = first.into_iter().chain([SENTINEL]).chain(inner).collect();
+            broken.replace_range(found.range(), &broken_up);
+        }
+        broken
+    }
+
+    fn control(tokens: &[&str]) -> ControlTokens {
+        ControlTokens::new((0..).zip(tokens.iter().map(|t| (*t).to_owned()))).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_broken_and_nothing_else() {
+        let tokens = control(&["<|eot|>", "<|", "|"]);
+        assert_eq!(tokens.broken("a < b", SENTINEL), "a < b");
+        assert_eq!(tokens.broken("|a", SENTINEL), format!("{SENTINEL}a"));
+        assert_eq!(
+            tokens.broken("x<|eot|>y", SENTINEL),
+            format!("x<{SENTINEL}{SENTINEL}eot{SENTINEL}>y")
+        );
+        assert!(!tokens.occurs(&tokens.broken("<<|eot|><|<|", SENTINEL)));
+    }
+
+    #[test]
+    fn the_sentinel_is_in_no_token() {
+        let tokens = control(&["a\u{e000}b"]);
+        assert!(tokens.private.has('\u{e000}') && !tokens.private.has('\u{e001}'));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn one_pass_is_the_rule(
+            tokens in prop::collection::vec("[<|é>a]{1,5}", 0..6),
+            text in "[<|é>ab]{0,40}",
+        ) {
+            let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+            let tokens = control(&tokens);
+            let broken = tokens.broken(&text, SENTINEL);
+            prop_assert_eq!(&broken, &by_rule(&tokens, &text));
+            prop_assert!(!tokens.occurs(&broken));
+        }
+    }
+}
