@@ -78,7 +78,7 @@ impl Array {
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.items {
             Items::Plain(bytes) => Some(bytes),
-            _ => None,
+            Items::Strings(_) | Items::Nested(_) => None,
         }
     }
 
@@ -87,7 +87,7 @@ impl Array {
     pub fn strings(&self) -> Option<&Strings> {
         match &self.items {
             Items::Strings(strings) => Some(strings),
-            _ => None,
+            Items::Plain(_) | Items::Nested(_) => None,
         }
     }
 
@@ -96,7 +96,7 @@ impl Array {
     pub fn arrays(&self) -> Option<&[Array]> {
         match &self.items {
             Items::Nested(arrays) => Some(arrays),
-            _ => None,
+            Items::Plain(_) | Items::Strings(_) => None,
         }
     }
 

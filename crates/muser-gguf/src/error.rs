@@ -9,7 +9,6 @@ use crate::{GgmlType, MAX_DIMS, MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_NESTING, Va
 
 /// An error of reading a file, of a lookup in it, or of writing one.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// The file could not be opened or mapped.
     #[error("{}: {source}", path.display())]
@@ -105,7 +104,6 @@ impl fmt::Display for Refusal {
 
 /// The part of a file that a [`Refusal`] is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Place {
     /// Magic, version and counts.
     Header,
@@ -155,7 +153,6 @@ impl fmt::Display for Quoted<'_> {
 
 /// What is wrong at a [`Place`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 #[expect(
     missing_docs,
     reason = "the message beside each variant names its fields"

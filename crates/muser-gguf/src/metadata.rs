@@ -6,7 +6,6 @@ use crate::{Array, Error, Strings, Value};
 
 /// One key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Entry {
     /// The key, unique in the file.
     pub key: String,
@@ -126,10 +125,10 @@ fn float(value: &Value) -> Result<f32, String> {
 }
 
 fn boolean(value: &Value) -> Result<bool, String> {
-    match value {
-        Value::Bool(v) => Ok(*v),
-        _ => Err(describe(value)),
-    }
+    let Value::Bool(v) = value else {
+        return Err(describe(value));
+    };
+    Ok(*v)
 }
 
 fn text(value: &Value) -> Result<&str, String> {

@@ -4,7 +4,6 @@ use crate::{Fault, GgmlType, MAX_DIMS, MAX_TENSOR_NAME_BYTES};
 
 /// A tensor as the directory describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TensorInfo {
     /// The name, unique in the file.
     pub name: String,

@@ -127,7 +127,9 @@ impl Value {
             Self::I32(v) => v.into(),
             Self::U64(v) => v.into(),
             Self::I64(v) => v.into(),
-            _ => return None,
+            Self::F32(_) | Self::F64(_) | Self::Bool(_) | Self::String(_) | Self::Array(_) => {
+                return None;
+            }
         })
     }
 
@@ -145,19 +147,19 @@ impl Value {
     /// Returns the text of a string; `None` for other types.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
-        match self {
-            Self::String(text) => Some(text),
-            _ => None,
-        }
+        let Self::String(text) = self else {
+            return None;
+        };
+        Some(text)
     }
 
     /// Returns the array; `None` for other types.
     #[must_use]
     pub fn as_array(&self) -> Option<&Array> {
-        match self {
-            Self::Array(array) => Some(array),
-            _ => None,
-        }
+        let Self::Array(array) = self else {
+            return None;
+        };
+        Some(array)
     }
 }
 
@@ -190,7 +192,16 @@ impl fmt::Display for Value {
             Self::Bool(v) => write!(f, "{v}"),
             Self::String(v) => f.write_str(v),
             Self::Array(v) => write!(f, "{v}"),
-            _ => write!(f, "{}", self.as_integer().unwrap_or_default()),
+            Self::U8(_)
+            | Self::I8(_)
+            | Self::U16(_)
+            | Self::I16(_)
+            | Self::U32(_)
+            | Self::I32(_)
+            | Self::U64(_)
+            | Self::I64(_) => {
+                write!(f, "{}", self.as_integer().unwrap_or_default())
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ pub use sampler::Sampler;
 /// can change; greedy tokens depend on the logits alone.
 ///
 /// Version 1 took its sums in f64, one weight after the other. Version 2 takes
-/// them in 256 lanes, so that a device can choose the token that the host would.
+/// them in 256 partial sums, so that a device can choose the token that the host would.
 pub const VERSION: u32 = 2;
 
 /// Why a sampler or a choice was refused.

@@ -225,16 +225,16 @@ fn first(logits: &[f32], wrong: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
 /// Returns the index of the largest logit, the lowest index on ties; `None` if
 /// all are minus infinity.
 fn argmax(logits: &[f32]) -> Option<u32> {
-    const LANES: usize = 16;
+    const PARTIALS: usize = 16;
     let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (blocks, rest) = logits.as_chunks::<LANES>();
+    let mut partials = [f32::NEG_INFINITY; PARTIALS];
+    let (blocks, rest) = logits.as_chunks::<PARTIALS>();
     for block in blocks {
-        for (lane, &l) in lanes.iter_mut().zip(block) {
-            *lane = larger(*lane, l);
+        for (partial, &l) in partials.iter_mut().zip(block) {
+            *partial = larger(*partial, l);
         }
     }
-    let all = lanes.iter().chain(rest).copied();
+    let all = partials.iter().chain(rest).copied();
     let max = all.fold(f32::NEG_INFINITY, larger);
     if max == f32::NEG_INFINITY {
         return None;
