@@ -14,7 +14,7 @@ pub use self::rope::Rope;
 use crate::buffer::Buffer;
 use crate::kernels::quantize::{Block, Groups};
 use crate::kernels::table::KernelTable;
-use crate::kv::{Kv, Pool};
+use crate::kv::{self, Kv, Pool};
 use crate::ladder;
 use crate::level::Level;
 use crate::roofline::{bandwidth, int8_peak};
@@ -342,9 +342,7 @@ impl Backend for Cpu {
 
     fn batch<'kv>(&self, plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
         OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
-        for (run, kv) in plan.runs().iter().zip(&mut kv) {
-            kv.prepare(run)?;
-        }
+        kv::prepare(plan.runs(), &mut kv)?;
         Ok(Batch { plan, kv })
     }
 

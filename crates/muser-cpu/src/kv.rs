@@ -12,8 +12,9 @@
 //! are reference-counted: a clone of a cache shares them, and the first batch that
 //! writes to a shared page copies it.
 //!
-//! [`Kv::prepare`] allocates all pages that a batch will write when the batch is made,
-//! so that storing K and V cannot fail.
+//! [`prepare`] allocates all pages that a batch will write when the batch is made, so
+//! that storing K and V cannot fail. Only when there is memory for all of them does any
+//! cache change.
 
 use muser_ops::attention::CHUNK;
 use muser_ops::oracle::check_room;
@@ -128,26 +129,6 @@ impl Kv {
         }
     }
 
-    /// Allocates the pages in which these rows will be stored, and copies those that
-    /// are shared with another cache.
-    ///
-    /// # Errors
-    /// The cache has no room for the positions, or there is no memory. The stored
-    /// positions do not change.
-    pub(crate) fn prepare(&mut self, run: &Run) -> Result<(), OpError> {
-        check_room(run, &self.layouts, self.end)?;
-        if run.rows == 0 {
-            return Ok(());
-        }
-        for layer in &mut self.layers {
-            for chunk in chunks(run) {
-                layer.own(chunk, chunk * CHUNK >= run.first, &self.pool)?;
-            }
-        }
-        self.end = self.end.max(run.first + run.rows);
-        Ok(())
-    }
-
     /// Returns a layer's pages.
     pub(crate) fn layer(&self, layer: usize) -> Result<&Layer, OpError> {
         let layers = self.layers.len();
@@ -164,6 +145,51 @@ impl Kv {
     }
 }
 
+/// A page that a batch needs, before the cache has it.
+struct New {
+    /// The number of its cache in the batch.
+    cache: usize,
+    layer: usize,
+    chunk: usize,
+    page: Page,
+}
+
+/// Allocates the pages in which a batch will store its rows, `runs[i]` in `caches[i]`:
+/// those that a cache does not have yet, and copies of those that it shares with another
+/// cache.
+///
+/// # Errors
+/// A cache has no room for the positions, or there is no memory. No cache has changed
+/// then.
+pub(crate) fn prepare(runs: &[Run], caches: &mut [&mut Kv]) -> Result<(), OpError> {
+    // Empty in most passes, so that it takes nothing from the heap.
+    let mut new = Vec::new();
+    for (cache, (run, kv)) in runs.iter().zip(&*caches).enumerate() {
+        check_room(run, &kv.layouts, kv.end)?;
+        for (layer, of) in kv.layers.iter().enumerate() {
+            for chunk in chunks(run).filter(|&chunk| !of.owns(chunk)) {
+                let page = kv.pool.page(of.layout.kv_heads * of.head_len())?;
+                new.push(New {
+                    cache,
+                    layer,
+                    chunk,
+                    page,
+                });
+            }
+        }
+    }
+    for n in new {
+        let begun = n.chunk * CHUNK >= runs[n.cache].first;
+        caches[n.cache].layers[n.layer].put(n.chunk, begun, n.page);
+    }
+    for (run, kv) in runs.iter().zip(caches) {
+        if run.rows > 0 {
+            kv.end = kv.end.max(run.first + run.rows);
+        }
+    }
+    Ok(())
+}
+
 /// The error for a layer that the cache does not have.
 fn no_layer(layer: usize, layers: usize) -> OpError {
     OpError::Shape {
@@ -176,7 +202,11 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
 
 /// The chunks of these rows' positions.
 fn chunks(run: &Run) -> Range<usize> {
-    run.first / CHUNK..(run.first + run.rows).div_ceil(CHUNK)
+    let end = match run.rows {
+        0 => run.first / CHUNK,
+        rows => (run.first + rows).div_ceil(CHUNK),
+    };
+    run.first / CHUNK..end
 }
 
 impl Layer {
@@ -190,23 +220,23 @@ impl Layer {
         (self.layout.head_dim + self.padded) * CHUNK
     }
 
-    /// Makes sure that a chunk has a page that no other cache shares. If `begun`, the
-    /// batch writes the chunk from its first position on, so that the values of a shared
-    /// page need not be copied.
-    fn own(&mut self, chunk: usize, begun: bool, pool: &Arc<Pool>) -> Result<(), OpError> {
-        let (len, slots) = (self.layout.kv_heads * self.head_len(), self.slots.len());
+    /// Returns whether the layer has a page for the chunk that no other cache shares.
+    fn owns(&self, chunk: usize) -> bool {
+        let slot = &self.slots[chunk % self.slots.len()];
+        slot.as_ref()
+            .is_some_and(|page| Arc::strong_count(page) == 1)
+    }
+
+    /// Puts a new page in a chunk's slot, with the values of the page that was there. If
+    /// `begun`, the batch writes the chunk from its first position on, and nothing is
+    /// copied.
+    fn put(&mut self, chunk: usize, begun: bool, mut page: Page) {
+        let slots = self.slots.len();
         let slot = &mut self.slots[chunk % slots];
-        let shared = match slot {
-            Some(page) if Arc::strong_count(page) == 1 => return Ok(()),
-            Some(page) => Some(page),
-            None => None,
-        };
-        let mut page = pool.page(len)?;
-        if let Some(shared) = shared.filter(|_| !begun) {
+        if let Some(shared) = slot.as_ref().filter(|_| !begun) {
             page.values.copy_from_slice(&shared.values);
         }
         *slot = Some(Arc::new(page));
-        Ok(())
     }
 
     /// Returns the prepared pages of these chunks, for writing: for each head, K
@@ -273,6 +303,30 @@ mod tests {
             rows,
             keep: 0,
         }
+    }
+
+    impl Kv {
+        fn prepare(&mut self, run: &Run) -> Result<(), OpError> {
+            prepare(&[*run], &mut [self])
+        }
+    }
+
+    /// The first cache's page exists, the second one's does not fit.
+    #[test]
+    fn a_refused_batch_leaves_every_cache_as_it_was() {
+        let page = LAYOUT.chunk_bytes() as u64;
+        let pool = Pool::new(Some(3 * page));
+        let [mut a, mut b] = [1, 1].map(|_| Kv::new(&[LAYOUT], Arc::clone(&pool)));
+        a.prepare(&run(0, 64)).unwrap();
+        b.prepare(&run(0, 64)).unwrap();
+        let runs = [run(64, 1), run(64, 1)];
+        prepare(&runs, &mut [&mut a, &mut b]).unwrap_err();
+        assert_eq!(pool.used(), 2 * page);
+        assert_eq!((a.end, b.end), (64, 64));
+        assert!(a.layers[0].slots[1].is_none());
+        drop(b);
+        prepare(&runs[..1], &mut [&mut a]).unwrap();
+        assert_eq!(a.end, 65);
     }
 
     #[test]

@@ -3,6 +3,19 @@
 use crate::Token;
 use muser_ops::ChoiceError;
 
+impl Error {
+    /// Returns whether memory for buffers or K/V pages ran out. What asked for it can be
+    /// asked again when other sessions have ended.
+    pub fn is_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Model(muser_model::ModelError::Op(
+                muser_ops::OpError::Memory { .. }
+            ))
+        )
+    }
+}
+
 /// A refusal: the thing, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -261,7 +261,7 @@ impl<B: Backend> Transformer<B> {
         let (b, keep, head_rows) = (&*self.backend, micro.keep, self.sizes.head_rows);
         let s = work.reserve(b, micro.rows, widest_slice(keep, head_rows))?;
         let mut tokens = Vec::with_capacity(micro.rows);
-        let (mut runs, mut kv) = (Vec::new(), Vec::new());
+        let (mut runs, mut kv, mut high) = (Vec::new(), Vec::new(), Vec::new());
         // The choices of this micro-batch, in the order of their rows.
         let mut choices = Vec::new();
         let mut rest = micro.steps.iter().peekable();
@@ -279,10 +279,14 @@ impl<B: Backend> Transformer<B> {
                 choices.extend(step.choice.as_mut());
             }
             let cache = &mut *step.cache;
-            cache.high = cache.high.max(p.first + p.rows);
+            high.push((&mut cache.high, p.first + p.rows));
             kv.push(&mut cache.kv);
         }
         let mut batch = b.batch(Plan::new(tokens, runs)?, kv)?;
+        // Refused, the batch has left the caches as they were.
+        for (high, end) in high {
+            *high = end.max(*high);
+        }
 
         let kept = micro.kept();
         let slices: Vec<_> = head_slices(keep, head_rows).collect();

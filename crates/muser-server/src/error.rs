@@ -198,6 +198,11 @@ impl From<muser_engine::Error> for ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
                     .code("no_thread")
             }
+            Engine::Model(_) if error.is_memory() => {
+                let message = format!("no memory for this request's K and V: {error}");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+                    .code("kv_memory")
+            }
             Engine::NothingToSample => Self::field("logit_bias", error),
             Engine::Text(_)
             | Engine::NoTokenizer

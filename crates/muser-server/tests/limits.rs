@@ -5,9 +5,11 @@
 mod common;
 
 use common::{
-    JSON, Reply, busy_slots, chat, code, complete, connect, endless, head, limits, metric, open,
-    open_deaf, post, raw, read, refused, start, start_with, still_works, until, user,
+    JSON, Reply, busy_slots, chat, code, complete, connect, endless, head, limits, load_as, metric,
+    model, open, open_deaf, post, raw, read, refused, start, start_of, start_with, still_works,
+    until, user,
 };
+use muser_cpu::CpuOptions;
 use muser_server::{JsonLimits, Limits};
 use serde_json::json;
 use std::io::{Read as _, Write as _};
@@ -309,4 +311,44 @@ fn at_the_end_of_the_grace_every_client_is_told() {
         }
         assert!(reply.body.contains("shutting_down"), "{}", reply.body);
     }
+}
+
+/// Room for nine pages of every layer: one answer that fills the context takes eight,
+/// two do not fit.
+#[test]
+fn who_comes_last_is_refused_when_memory_for_k_and_v_runs_out() {
+    let spec = model(1).spec().clone();
+    let layouts = (0..spec.layers.len()).map(|i| spec.kv_layout(i, 512, 512));
+    let page: usize = layouts.map(|layout| layout.chunk_bytes()).sum();
+    let options = CpuOptions {
+        threads: Some(1),
+        kv_bytes: Some(9 * page as u64),
+        ..CpuOptions::default()
+    };
+    let limits = Limits {
+        slots: 2,
+        ..limits()
+    };
+    let s = start_of(load_as(options), limits);
+    let body = |n: u64, most: u64| json!({"prompt": "Once", "max_tokens": most, "ignore_eos": true, "seed": 3, "n": n});
+    let long = complete(s.address, body(1, 500)).ok()["choices"][0]["text"].clone();
+    let short = complete(s.address, body(1, 60)).ok()["choices"][0]["text"].clone();
+    // The two of them need sixteen pages.
+    let both = complete(s.address, body(2, 500));
+    assert_eq!((both.status, code(&both)), (503, "kv_memory".to_owned()));
+    // Who was there first goes on with the same bits, whatever comes.
+    let address = s.address;
+    let first = std::thread::spawn(move || complete(address, body(1, 500)).ok());
+    for _ in 0..4 {
+        let next = complete(s.address, body(1, 60));
+        match next.status {
+            200 => assert_eq!(next.json()["choices"][0]["text"], short),
+            _ => assert_eq!(code(&next), "kv_memory"),
+        }
+    }
+    assert_eq!(first.join().unwrap()["choices"][0]["text"], long);
+    assert_eq!(
+        complete(s.address, body(1, 60)).ok()["choices"][0]["text"],
+        short
+    );
 }

@@ -31,7 +31,7 @@ pub(crate) fn open(common: &Common) -> anyhow::Result<Arc<Device>> {
         threads: common.threads,
         level: common.level,
         lane: lane(common)?,
-        ..CpuOptions::default()
+        kv_bytes: common.kv_mib.map(|mib| mib.saturating_mul(1 << 20)),
     };
     match Cpu::open(options) {
         Ok(cpu) => Ok(Arc::new(cpu)),

@@ -52,6 +52,10 @@ pub(crate) struct Common {
     /// Whose bits the pinned lane gives: llamacpp-avx2 or llamacpp-avx512
     #[arg(long, global = true, value_name = "PROFILE")]
     pub(crate) profile: Option<Profile>,
+    /// The most memory for K and V of all sequences, in MiB; without it, no bound but
+    /// the machine's. Where it is full, the command ends, and the server answers 503
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) kv_mib: Option<u64>,
     /// Nothing on standard error but errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,

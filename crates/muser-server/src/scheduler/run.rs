@@ -1,5 +1,6 @@
 //! The scheduler's loop.
 
+mod memory;
 mod parking;
 
 use super::answer::Outcome;
@@ -331,7 +332,7 @@ impl<B: Backend> Scheduler<B> {
         self.score();
         let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
         let mut advances = Vec::new();
-        let mut of = Vec::new();
+        let (mut of, mut before) = (Vec::new(), Vec::new());
         let mut prompt = false;
         for (i, slot) in self.slots.iter_mut().enumerate() {
             let wanted = slot.as_mut().filter(|s| s.rows > 0 && !s.is_scoring());
@@ -370,6 +371,7 @@ impl<B: Backend> Scheduler<B> {
                 draw,
             });
             of.push(i);
+            before.push((i, at));
         }
         let done = self.batch.run(&mut advances);
         let seconds = started.elapsed().as_secs_f64();
@@ -402,14 +404,11 @@ impl<B: Backend> Scheduler<B> {
             Err(refused) => refused,
         };
         tracing::warn!(error = %refused, "a forward pass was refused");
+        let memory = refused.source.is_memory();
         let error = ApiError::from(refused.source);
         match refused.index.and_then(|i| of.get(i)) {
-            Some(&i) => {
-                if let Some(slot) = self.slots[i].take() {
-                    self.shared.metrics.failed.inc();
-                    slot.unit.fail(error);
-                }
-            }
+            Some(&i) => self.fail(i, &error),
+            None if memory => self.free_memory(&before, &error),
             None => self.fail_all(&error),
         }
         false

@@ -18,11 +18,14 @@ pub(crate) const NANO: &str = concat!(
 );
 
 fn load(threads: usize, lane: Lane) -> Arc<Model<Cpu>> {
-    let options = CpuOptions {
+    load_as(CpuOptions {
         threads: Some(threads),
         lane,
         ..CpuOptions::default()
-    };
+    })
+}
+
+pub(crate) fn load_as(options: CpuOptions) -> Arc<Model<Cpu>> {
     let gguf = Gguf::open(Path::new(NANO)).unwrap();
     Arc::new(Model::load(&gguf, Arc::new(Cpu::open(options).unwrap())).unwrap())
 }
@@ -110,6 +113,10 @@ fn running(server: Server) -> Running {
 
 pub(crate) fn start_with(threads: usize, limits: Limits, keys: &[&str]) -> Running {
     running(Server::start(model(threads), options(limits, keys)).unwrap())
+}
+
+pub(crate) fn start_of(model: Arc<Model<Cpu>>, limits: Limits) -> Running {
+    running(Server::start(model, options(limits, &[])).unwrap())
 }
 
 pub(crate) fn start() -> Running {

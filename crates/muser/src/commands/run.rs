@@ -115,10 +115,15 @@ struct Timings {
 
 /// Runs the command.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
+    // Before the model, which takes longer to load than a mistyped list to refuse.
+    let given = args.tokens.as_deref().map(given_tokens).transpose()?;
     let loaded = load::model(common)?;
     let model = &loaded.model;
     let mut session = load::session(model, args.context)?;
-    let tokens = prompt_tokens(args, &loaded)?;
+    let tokens = match given {
+        Some(tokens) => tokens,
+        None => prompt_tokens(args, &loaded)?,
+    };
     let ends = model
         .tokenizer()
         .map_or_else(|_| Vec::new(), |t| t.eog().iter().collect());
@@ -188,10 +193,17 @@ fn is_chat(args: &RunArgs, loaded: &Loaded) -> bool {
     args.chat || args.system.is_some() || loaded.model.chat_template().is_ok()
 }
 
-fn prompt_tokens(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Vec<Token>> {
-    if let Some(list) = &args.tokens {
-        return token_list::read("--tokens", list);
+/// Reads the value of `--tokens`.
+fn given_tokens(list: &str) -> anyhow::Result<Vec<Token>> {
+    let tokens = token_list::read("--tokens", list)?;
+    match tokens.is_empty() {
+        true => Err(Usage("--tokens: expected at least one token".to_owned()).into()),
+        false => Ok(tokens),
     }
+}
+
+/// Makes the tokens of a prompt that is a text.
+fn prompt_tokens(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Vec<Token>> {
     if loaded.model.tokenizer().is_err() {
         let hint = format!(
             "{} has no tokenizer: give token ids with --tokens",
