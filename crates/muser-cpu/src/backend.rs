@@ -49,7 +49,7 @@ pub struct CpuOptions {
     pub level: Option<Level>,
     /// The lane: the arithmetic to compute, strict (muser's own) or pinned (llama.cpp's).
     pub lane: Lane,
-    /// The largest number of bytes that the KV caches of all sequences may take
+    /// The largest number of bytes that the K/V caches of all sequences may take
     /// together; `None` sets no limit.
     pub kv_bytes: Option<u64>,
 }
@@ -90,10 +90,10 @@ pub struct Cpu {
     table: KernelTable,
     lane: Lane,
     threads: usize,
-    /// Counts the pages of the K/V caches of all sequences.
+    /// Counts the bytes in the pages of all sequences' K/V caches, and limits them.
     pool: Arc<Pool>,
-    /// The thread team and the memory for intermediate values. The lock allows one
-    /// dispatch at a time.
+    /// The thread team and the memory for intermediate values. The lock lets one
+    /// operation at a time use the threads.
     shared: Mutex<Shared>,
 }
 
@@ -226,8 +226,9 @@ impl Cpu {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // A panic in a task leaves both usable: the team ends its job before it raises
-        // the panic, and each operation overwrites the intermediate values.
+        // A panic in a task leaves the team and the intermediate values usable: the team
+        // ends its job before it raises the panic, and each operation overwrites the
+        // intermediate values.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -337,7 +338,8 @@ impl Backend for Cpu {
     ) -> Result<(), OpError> {
         let (rows, width) = (choices.iter().map(|(row, _)| row + 1).max(), logits.width());
         let logits = logits.rows("choose", rows.unwrap_or(0), width)?;
-        // With a large vocabulary a choice takes milliseconds: one is one task.
+        // Choosing a token from a large vocabulary takes milliseconds, so each choice is
+        // a task.
         for_chunks(&mut self.lock().team, choices, 1, |_, chosen| {
             for (row, choice) in chosen {
                 choice.choose(&logits[*row * width..][..width]);

@@ -17,7 +17,8 @@ use std::ops::Range;
 pub struct Rung {
     /// The name of the lane (whose arithmetic is computed): `strict` or `pinned`.
     pub lane: &'static str,
-    /// The weight formats whose products the rung (line of the kernel table) covers.
+    /// The weight formats (Q4_K, F16, …) whose products the rung (line of the kernel
+    /// table) covers.
     pub dtypes: &'static [DType],
     /// The condition on the number of rows in the weight matrix under which the rung
     /// (line of the kernel table) applies.
@@ -86,8 +87,8 @@ pub enum Columns {
 }
 
 impl Columns {
-    /// Returns the range of these columns in a batch of `columns` columns (rows of
-    /// activations).
+    /// Returns the range of a batch's columns (rows of activations) that this selection
+    /// covers, in a batch of `columns` columns.
     pub fn of(self, columns: usize) -> Range<usize> {
         let fours = columns / 4 * 4;
         match self {

@@ -6,8 +6,8 @@ use muser_levels::features;
 use std::fmt;
 use std::str::FromStr;
 
-/// An instruction set that kernels are compiled for. Kernels of all levels compute the
-/// same bits.
+/// An instruction-set level: the CPU features that kernels are compiled for. Kernels of
+/// all levels compute the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// The scalar level: portable code, without vector extensions.

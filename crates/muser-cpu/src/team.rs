@@ -423,7 +423,7 @@ mod model {
                 team.run(2, &|i| {
                     if thread::current().id() != leader {
                         panicked.store(true, std::sync::atomic::Ordering::Relaxed);
-                        // Raised without the hook, which prints every time.
+                        // Raised without the panic hook, which would print every time.
                         resume_unwind(Box::new(i));
                     }
                 });
@@ -435,7 +435,7 @@ mod model {
             }
             each_once(&mut team, 2);
         });
-        // Else the model never gave the worker a task.
+        // Otherwise loom never gave the worker a task.
         assert!(raised.load(std::sync::atomic::Ordering::Relaxed));
     }
 
@@ -467,7 +467,7 @@ mod model {
             let team = Team::new(2).unwrap();
             let mut shared = Arc::clone(&team.shared);
             drop(team);
-            // The worker's share of it is gone.
+            // The worker's reference to it is gone.
             assert!(Arc::get_mut(&mut shared).is_some());
         });
     }

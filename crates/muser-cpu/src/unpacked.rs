@@ -10,7 +10,8 @@ pub(crate) struct Unpacked {
     /// The scale of each sub-block of the superblock: 8, or 16 for Q6_K.
     pub(crate) scales: [i32; 16],
     /// The integers that multiply the sums of activations, in pairs: minima (4 pairs), or
-    /// the scales of Q6_K (8 pairs), which serve to subtract the bias.
+    /// the scales of Q6_K (8 pairs), which serve to subtract the codes' bias (zero
+    /// point).
     pub(crate) pairs: [[i16; 2]; 8],
     /// The superblock's factor d, by which its sub-blocks' scales are multiplied.
     pub(crate) d: f32,

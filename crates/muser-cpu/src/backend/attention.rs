@@ -16,8 +16,8 @@ use muser_ops::{Attention, OpError, Subset};
 use std::ops::Range;
 
 /// The number of chunks (64 cached positions each) from which on attention cuts a context
-/// into several tasks. For fewer chunks the second dispatch, which merges them, would
-/// cost more than the cut gains.
+/// into several tasks. For fewer chunks, giving the threads a second set of tasks, which
+/// merges the chunks, would cost more than the cut gains.
 const CUT_FROM: usize = 8;
 /// The number of attention tasks for each thread when a context is cut. With several, the
 /// others wait only for a fraction of the work of a thread that has fallen behind.
@@ -32,7 +32,7 @@ struct Store<'a> {
     k: &'a mut [u16],
     v: &'a mut [u16],
     head: usize,
-    /// The batch's rows whose K and V are stored in the page.
+    /// The batch's rows whose K and V are stored in this page of the K/V cache.
     rows: Range<usize>,
     /// The place (0 to 63) of the first row in the page of the K/V cache.
     slot: usize,

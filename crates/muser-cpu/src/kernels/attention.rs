@@ -271,8 +271,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Computes the attention scores of a chunk's visible positions. Those of the
-        /// others are -inf.
+        /// Computes the attention scores of the visible positions in a chunk (64 cached
+        /// positions). Those of the others are -inf.
         #[inline]
         fn scores<const H: usize>(&self, s: &mut [[f32; CHUNK]; H]) {
             let d = self.q.len() / H;
@@ -308,8 +308,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Replaces a chunk's attention scores by `exp(s - max s)` and returns the
-        /// maximum.
+        /// Replaces the attention scores s of a chunk (64 cached positions) by `exp(s -
+        /// max s)` and returns the maximum.
         #[inline]
         fn exponentials(&self, s: &mut [f32; CHUNK]) -> f32 {
             let mut top = v::load(s, 0);
@@ -329,8 +329,9 @@ pub(crate) mod kernels {
             m
         }
 
-        /// Computes each head's weighted sum of values in one chunk, Σ p_t · v_t over the
-        /// visible positions t.
+        /// Computes each head's weighted sum of values in one chunk (64 cached
+        /// positions): Σ p_t · v_t over the visible positions t. p_t: the softmax weight;
+        /// v_t: the row of V.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {

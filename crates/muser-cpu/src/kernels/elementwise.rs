@@ -38,26 +38,26 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::{Profile, pinned};
 
-    /// Computes x · sigmoid(g) in each element of a vector.
+    /// Computes the sigmoid gate x · sigmoid(g) in each element of a vector.
     #[inline]
     fn gated(x: v::V, g: v::V) -> v::V {
         v::mul(x, v::sigmoid(g))
     }
 
-    /// Computes silu(g) · u in each element of a vector.
+    /// Computes the SiLU product silu(g) · u in each element of a vector.
     #[inline]
     fn product(g: v::V, u: v::V) -> v::V {
         v::mul(v::silu(g), u)
     }
 
-    /// Computes `x *= sigmoid(gate)` for each value, in the strict lane (muser's own
-    /// arithmetic).
+    /// Computes the sigmoid gate `x *= sigmoid(gate)` for each activation, in the strict
+    /// lane (muser's own arithmetic).
     pub(crate) fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated);
     }
 
-    /// Computes `gate = silu(gate) * up` for each value, in the strict lane (muser's own
-    /// arithmetic).
+    /// Computes the SiLU product `gate = silu(gate) * up` for each activation, in the
+    /// strict lane (muser's own arithmetic).
     pub(crate) fn silu_product(gate: &mut [f32], up: &[f32]) {
         map!(v, gate, up, product);
     }
@@ -104,8 +104,8 @@ pub(crate) mod kernels {
         v::mul(tanh, v::splat(cap))
     }
 
-    /// Computes `x *= sigmoid(gate)` for each value, in the pinned lane (llama.cpp's
-    /// arithmetic).
+    /// Computes the sigmoid gate `x *= sigmoid(gate)` for each activation, in the pinned
+    /// lane (llama.cpp's arithmetic).
     pub(crate) fn sigmoid_gate_pinned(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated_pinned);
     }
@@ -117,9 +117,9 @@ pub(crate) mod kernels {
         v::mul(x, v::div(one, v::add(one, e)))
     }
 
-    /// Computes `gate = silu(gate) * up` for each value, in the pinned lane (llama.cpp's
-    /// arithmetic). The first `whole` values lie in whole vectors of llama.cpp's build,
-    /// the others follow them.
+    /// Computes the SiLU product `gate = silu(gate) * up` for each activation, in the
+    /// pinned lane (llama.cpp's arithmetic). The first `whole` values lie in whole
+    /// vectors of llama.cpp's build, the others follow them.
     pub(crate) fn silu_product_pinned(
         profile: Profile,
         whole: usize,

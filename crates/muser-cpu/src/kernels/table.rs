@@ -78,7 +78,7 @@ impl KernelTable {
         products.find(|p| (p.family, p.dtype) == (family, dtype))
     }
 
-    /// Begins to count the calls of every kernel.
+    /// Begins to count the calls of every kernel in the table.
     pub(crate) fn count_calls(&mut self) {
         let none = self.inventory().into_iter().map(|name| (name, 0));
         self.calls = Some(Mutex::new(none.collect()));
@@ -91,7 +91,8 @@ impl KernelTable {
         Some(calls.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Counts a call of a kernel, if calls are counted. If not, this costs a comparison.
+    /// Counts a call of the kernel with this name, if calls are counted. If not, this
+    /// costs a comparison.
     #[inline]
     pub(crate) fn called(&self, name: &'static str) {
         if let Some(calls) = &self.calls {
@@ -195,21 +196,21 @@ table! {
     "flash/tile" flash_tile = pinned::attention::level::flash_tile
         (profile: Profile, desc: &Attention, queries: &Queries<'_>, kv: &HeadView<'_>,
             out: &mut [f32]);
-    /// Computes `x *= sigmoid(gate)` for each value.
+    /// Computes the sigmoid gate `x *= sigmoid(gate)` for each activation.
     "elementwise/sigmoid_gate" sigmoid_gate = elementwise::level::sigmoid_gate
         (x: &mut [f32], gate: &[f32]);
-    /// Computes `gate = silu(gate) * up` for each value.
+    /// Computes the SiLU product `gate = silu(gate) * up` for each activation.
     "elementwise/silu_product" silu_product = elementwise::level::silu_product
         (gate: &mut [f32], up: &[f32]);
     /// Scales logits and, with a cap, soft-caps them: cap · tanh(x / cap).
     "elementwise/soft_cap" soft_cap = elementwise::level::soft_cap
         (x: &mut [f32], scale: f32, cap: Option<f32>);
-    /// Computes `x *= sigmoid(gate)` for each value, in the pinned lane (llama.cpp's
-    /// arithmetic).
+    /// Computes the sigmoid gate `x *= sigmoid(gate)` for each activation, in the pinned
+    /// lane (llama.cpp's arithmetic).
     "elementwise/sigmoid_gate/pinned" sigmoid_gate_pinned = elementwise::level::sigmoid_gate_pinned
         (x: &mut [f32], gate: &[f32]);
-    /// Computes `gate = silu(gate) * up` for a row or a part of one, in the pinned lane
-    /// (llama.cpp's arithmetic).
+    /// Computes the SiLU product `gate = silu(gate) * up` for a row or a part of one, in
+    /// the pinned lane (llama.cpp's arithmetic).
     "elementwise/silu_product/pinned" silu_product_pinned = elementwise::level::silu_product_pinned
         (profile: Profile, whole: usize, gate: &mut [f32], up: &[f32]);
     /// Scales logits and, with a cap, soft-caps them, in the pinned lane (llama.cpp's

@@ -37,9 +37,9 @@ pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64
     bytes as f64 / seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Allocates the memory to read, in huge pages where the system has them. With small
-/// pages, page-table walks take up to half of the bandwidth, which a mapped model file
-/// does not pay.
+/// Allocates the memory that is read to measure the bandwidth, in huge pages where the
+/// system has them. With small pages, page-table walks take up to half of the bandwidth,
+/// which a mapped model file does not pay.
 fn buffer(bytes: usize) -> Box<dyn DerefMut<Target = [u8]>> {
     let Ok(map) = MmapMut::map_anon(bytes) else {
         return Box::new(vec![0; bytes]);

@@ -333,8 +333,8 @@ pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
         bits(blocks[0]) | bits(blocks[1]) << 16 | bits(blocks[2]) << 32 | bits(blocks[3]) << 48;
     _mm_cvtph_ps(_mm_cvtsi64_si128(all))
 }
-/// Adds a superblock's integer sums to the float chains of four rows: `f32(sum) · (factor
-/// · y) + acc`, the final sum rounded once. y: the activations' scale.
+/// Adds the integer sums of a superblock to the running f32 sums of four rows: `f32(sum)
+/// · (factor · y) + acc`, the final sum rounded once. y: the activations' scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
@@ -361,7 +361,8 @@ pub(crate) fn fold4(x: __m128) -> f32 {
 pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
     factor(w[at], w[at + 1])
 }
-/// Subtracts the float chain of minima from that of scaled products, for four rows.
+/// Subtracts the running sums of minima `b` from those of scaled products `a`, for four
+/// rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn difference(a: __m128, b: __m128) -> [f32; 4] {
@@ -382,9 +383,10 @@ pub(crate) fn scales_of(x: &[Block]) -> __m128 {
     let last = x.len() - 1;
     _mm_setr_ps(x[0].d, x[last.min(1)].d, x[last.min(2)].d, x[last].d)
 }
-/// Adds the integer sums of up to four superblocks of one row to the row's float chains,
-/// one after the other: `f32(sum) · (factor · y) + acc`. The two chains, of scaled
-/// products and of minima, are the first two elements of `chains`.
+/// Adds the integer sums of up to four superblocks of one row to its running f32 sums,
+/// one after the other: `f32(sum) · (factor · y) + acc`. The two running sums, of scaled
+/// products and of minima, are the first two elements of `chains`. y: the activations'
+/// scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn links(
@@ -414,20 +416,21 @@ pub(crate) fn links(
     let (sums, factors) = (_mm_movehl_ps(sums, sums), _mm_movehl_ps(factors, factors));
     _mm_fmadd_ps(sums, factors, chains)
 }
-/// Returns the first float chain of [`links`], that of the scaled products of a row.
+/// Returns the first of the two running sums of [`links`]: that of a row's scaled
+/// products.
 #[inline]
 #[level(avx2)]
 pub(crate) fn first(chains: __m128) -> f32 {
     _mm_cvtss_f32(chains)
 }
-/// Returns a row's product from the float chains of [`links`]: the first, of scaled
-/// products, minus the second, of minima.
+/// Returns a row's dot product from the two running sums of [`links`]: the first, of
+/// scaled products, minus the second, of minima.
 #[inline]
 #[level(avx2)]
 pub(crate) fn minus_second(chains: __m128) -> f32 {
     _mm_cvtss_f32(_mm_sub_ss(chains, _mm_movehdup_ps(chains)))
 }
-/// Returns four float chains before any superblock is added: zeros.
+/// Returns four running f32 sums before any superblock is added: zeros.
 #[inline]
 #[level(avx2)]
 pub(crate) fn zero4() -> __m128 {
@@ -451,7 +454,8 @@ pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
 #[level(avx2)]
 pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
     let header = load128(w, 0);
-    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    // The 32-bit words of a header: factors, scales 0..3, minima 0..3, low nibbles of
+    // 4..7.
     let low = _mm_shuffle_epi32::<0b11_10_11_01>(header);
     let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(header));
     let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4));

@@ -333,7 +333,8 @@ pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
 #[inline]
 #[level(avx512)]
 pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
-    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    // The 32-bit words of a header: factors, scales 0..3, minima 0..3, low nibbles of
+    // 4..7.
     let low = _mm512_shuffle_epi32::<0b11_10_11_01>(headers);
     let high = _mm512_srli_epi32::<2>(_mm512_shuffle_epi32::<0b10_10_01_01>(headers));
     let low = _mm512_srlv_epi32(low, in_each_quarter(0, 0, 0, 4));
@@ -389,9 +390,10 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
 }
 
 /// Computes Σ scale · code · activation of a superblock (256 weights), in the eight
-/// partial sums of the narrow batches of the pinned lane (llama.cpp's arithmetic): sum l
-/// has every eighth four products. Such sums of two vectors are combined in the 16-bit
-/// words of one, and each word of `scales` is the scale of its sum.
+/// partial sums of the narrow batches of the pinned lane (llama.cpp's arithmetic): the
+/// products are taken in quads of four, and sum l has every eighth quad. The quads of two
+/// vectors are combined in the 16-bit words of one, and each word of `scales` is the
+/// scale of its quad.
 #[inline]
 #[level(avx512)]
 pub(crate) fn dot_partials(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {

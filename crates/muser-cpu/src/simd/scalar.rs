@@ -105,7 +105,7 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     let _ = (x, cos, sin);
     0
 }
-/// Returns the only element of the vector.
+/// Returns the sum of a vector's elements at the scalar level: its only element.
 pub(crate) fn halve(v: V) -> f32 {
     v
 }

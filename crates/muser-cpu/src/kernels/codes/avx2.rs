@@ -8,8 +8,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// Unpacks the 256 codes of a superblock of weights in natural order. The bias is not
-/// subtracted.
+/// Unpacks the 256 codes of a superblock of weights in natural order; their bias (zero
+/// point) is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -93,7 +93,7 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
 }
 
 /// Unpacks the 32 codes of the weight group that begins at byte `at`, in natural order:
-/// signed bytes, or nibbles whose bias is not subtracted.
+/// signed bytes, or nibbles whose bias (zero point) is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_group<F: Group>(w: &[u8], at: usize) -> __m256i {

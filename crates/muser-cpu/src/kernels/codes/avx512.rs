@@ -11,8 +11,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// Unpacks the 256 codes of a superblock of weights in natural order. The bias is not
-/// subtracted.
+/// Unpacks the 256 codes of a superblock of weights in natural order; their bias (zero
+/// point) is not subtracted.
 #[inline]
 #[level(avx512)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -86,7 +86,7 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
 }
 
 /// Unpacks the 64 codes of two weight groups, which begin at the bytes `first` and
-/// `second`, in natural order. The codes are unsigned: the bias [`bias`] is not
+/// `second`, in natural order. The codes are unsigned: their zero point [`bias`] is not
 /// subtracted.
 #[inline]
 #[level(avx512)]
@@ -107,8 +107,9 @@ pub(crate) fn of_two_groups<F: Group>(w: &[u8], first: usize, second: usize) -> 
     }
 }
 
-/// Returns the bias to subtract from the unsigned weight codes of [`of_two_groups`].
-/// Codes are unsigned because VNNI multiplies unsigned bytes with signed ones.
+/// Returns the bias (zero point) to subtract from the unsigned weight codes of
+/// [`of_two_groups`]. Codes are unsigned because VNNI multiplies unsigned bytes with
+/// signed ones.
 pub(crate) const fn bias<F: Group>() -> i32 {
     match F::CODES {
         GroupCodes::Bytes { .. } => 128,

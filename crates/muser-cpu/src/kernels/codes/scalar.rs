@@ -7,8 +7,8 @@ use muser_quant::q5_k::BlockQ5K;
 use muser_quant::q6_k::BlockQ6K;
 use muser_quant::{GROUP, Group, GroupCodes, SuperCodes, Superblock, f16};
 
-/// Unpacks a superblock: the codes of 256 weights, their scales and minima. The bias of
-/// the codes is not subtracted.
+/// Unpacks a superblock: the codes of 256 weights, their scales and minima. The codes'
+/// bias (zero point) is not subtracted.
 pub(crate) fn unpack<F: Superblock, const B: usize>(bytes: &[u8; B], to: &mut Unpacked) {
     match F::CODES {
         SuperCodes::Nibbles => nibbles(&BlockQ4K::from_bytes(sized(bytes)), to),
@@ -83,7 +83,7 @@ fn scales_and_minima((scales, mins): ([u8; 8], [u8; 8]), to: &mut Unpacked) {
     }
 }
 
-/// Unpacks the 32 codes of a group of weights and subtracts their bias.
+/// Unpacks the 32 codes of a group of weights and subtracts their bias (zero point).
 pub(crate) fn of_group<F: Group>(block: &[u8]) -> [i8; GROUP] {
     let mut codes = [0; GROUP];
     match F::CODES {

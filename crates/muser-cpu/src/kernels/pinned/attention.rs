@@ -38,11 +38,12 @@ pub(crate) struct Single {
 /// computed together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queries<'a> {
-    /// The values of the queries, from the first query's head on.
+    /// The f32 values of the tile's queries, from the first query's head on.
     pub(crate) q: &'a [f32],
     /// The number of f32 values from one query of the head to the next.
     pub(crate) stride: usize,
-    /// The number of queries in the tile.
+    /// The number of queries (rows of one head) in the tile whose attention is computed
+    /// together.
     pub(crate) rows: usize,
     /// The position of the tile's first query in its sequence.
     pub(crate) first: usize,
@@ -223,8 +224,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Computes a chunk's attention scores where the head size is a multiple of four
-        /// vectors of llama.cpp's build.
+        /// Computes the attention scores of a chunk (64 cached positions) where the head
+        /// size is a multiple of four vectors of llama.cpp's build.
         #[inline]
         fn scores<const H: usize, const L: usize>(&self, s: &mut [[f32; CHUNK]; H]) {
             let d = self.q.len() / H;
@@ -257,8 +258,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Computes a chunk's attention scores for any other head size than whole groups
-        /// of four vectors, one score at a time.
+        /// Computes the attention scores of a chunk (64 cached positions) for any head
+        /// size that is not whole groups of four vectors, one score at a time.
         fn scores_rest<const H: usize>(&self, d: usize, s: &mut [[f32; CHUNK]; H]) {
             for (h, s) in s.iter_mut().enumerate() {
                 let q = &self.q[h * d..][..d];
@@ -270,8 +271,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Adds the visible positions of a chunk, ascending, to the running softmax of
-        /// one head, in f16 sums as llama.cpp has them.
+        /// Adds the visible positions of a chunk (64 cached positions), ascending, to the
+        /// running softmax of one head, in f16 sums as llama.cpp has them.
         #[inline]
         fn walk(&self, s: &[f32; CHUNK], running: &mut Running, a: &mut [f32]) {
             // The arguments of the exponentials depend on the scores alone, so all are
@@ -439,8 +440,8 @@ pub(crate) mod kernels {
             self.values(&p, o);
         }
 
-        /// Computes the attention scores of the chunk's filled positions, for `H` queries
-        /// from query `i` on.
+        /// Computes the attention scores of the filled positions of a chunk (64 cached
+        /// positions), for `H` queries from query `i` on.
         #[inline]
         fn scores<const H: usize>(
             &self,
@@ -476,7 +477,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Adds the weighted values Σ p_t · v_t over all positions t of the chunk to `o`.
+        /// Adds the weighted values Σ p_t · v_t over all positions t of a chunk (64
+        /// cached positions) to `o`. p_t: the softmax weight; v_t: the row of V.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {
@@ -513,8 +515,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Replaces the attention scores of one query by softmax weights, and rescales `o` if
-    /// the maximum rises.
+    /// Replaces the attention scores of one query by exponentials (softmax weights before
+    /// the division), and rescales `o` if the maximum rises.
     #[inline]
     fn weights<const L: usize, const WIDE: bool>(
         p: &mut [f32; CHUNK],

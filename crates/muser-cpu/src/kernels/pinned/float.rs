@@ -22,7 +22,8 @@ use muser_ops::Profile;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) profile: Profile,
-    /// Whether the order of the sums is that of tinyBLAS, and not that of `vec_dot`.
+    /// Whether products of float weights are added in the order of llama.cpp's tinyBLAS,
+    /// and not in that of its `vec_dot`.
     pub(crate) tiny_blas: bool,
 }
 
@@ -75,8 +76,8 @@ pub(crate) mod kernels {
     #[only(avx512)]
     use super::avx2::ggml_dot as eight_wide;
 
-    /// Computes one tile of a product of float weights, where a vector of llama.cpp's
-    /// build is `K` registers.
+    /// Computes one tile of a product of float weights in an order of llama.cpp, where a
+    /// vector of its build is `K` registers.
     fn products<F: Float, const B: usize, const K: usize>(
         w: &[u8],
         x: &[f32],

@@ -26,9 +26,9 @@ pub(crate) mod scalar;
 pub(crate) struct Block {
     /// The 256 int8 codes of the activations.
     pub(crate) q: [i8; QK],
-    /// The sum of each 16 consecutive codes.
+    /// The sum of each 16 consecutive codes of the activations.
     pub(crate) sums16: [i16; QK / 16],
-    /// The sum of each 32 consecutive codes.
+    /// The sum of each 32 consecutive codes of the activations.
     pub(crate) sums32: [i16; QK / 32],
     /// The scale: an activation is about this factor times its code.
     pub(crate) d: f32,
@@ -47,9 +47,9 @@ impl Block {
         }
     }
 
-    /// Returns a block of zero codes if the 256 activations are all 0, too small or not
-    /// finite, or `None` if they have to be quantised. `max_bits` are the f32 bits of the
-    /// largest magnitude.
+    /// Returns a block of zero codes if the 256 activations are all 0 or too small, or
+    /// one is not finite, and `None` if they have to be quantised. `max_bits` are the f32
+    /// bits of the largest magnitude.
     #[inline]
     fn special(max_bits: u32) -> Option<Self> {
         if max_bits >= f32::INFINITY.to_bits() {
@@ -59,7 +59,7 @@ impl Block {
         (max == 0.0 || (-127.0 / max).is_infinite()).then_some(Self::zeros(0.0))
     }
 
-    /// Computes the sum of each 32 codes of the block from its sums of 16 codes.
+    /// Computes the sums of 32 activation codes each of a Q8_K block from its sums of 16.
     #[inline]
     fn pair_sums(&mut self) {
         for (s, pair) in self.sums32.iter_mut().zip(self.sums16.as_chunks::<2>().0) {
@@ -75,9 +75,9 @@ impl Block {
 pub(crate) struct Groups {
     /// The 256 int8 codes of the activations.
     pub(crate) q: [i8; QK],
-    /// The scale of each of the eight groups: the factor of its codes.
+    /// The scale of each of the eight groups of activations: the factor of its codes.
     pub(crate) d: [f32; QK / GROUP],
-    /// The sum of the 32 codes of each group.
+    /// The sum of the 32 activation codes of each group.
     pub(crate) sums: [i16; QK / GROUP],
 }
 

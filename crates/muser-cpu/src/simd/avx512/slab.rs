@@ -148,7 +148,8 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
 #[inline]
 #[level(avx512)]
 pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
-    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    // The 32-bit words of a header: factors, scales 0..3, minima 0..3, low nibbles of
+    // 4..7.
     let [factors, s, m, low] = transpose4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
     store(
@@ -377,7 +378,7 @@ dots!(dot_codes, "vpdpbusd");
 dots!(dot_pairs, "vpdpwssd");
 
 /// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
-/// columns of activations and adds the results to the rows' float chains. Column n is
+/// columns of activations and adds the results to the rows' running f32 sums. Column n is
 /// `x[n * apart]`.
 #[inline]
 #[level(avx512)]
@@ -388,7 +389,8 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x = Columns::<Block, N>::new(x, apart);
-    // The number of parts of a superblock that are added to the chain by themselves.
+    // The number of parts of a superblock that are added to the running sum by
+    // themselves.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F, S, N>(slabs, x, part, parts);

@@ -45,7 +45,7 @@ pub(crate) fn transpose<const B: usize>(
 }
 
 /// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
-/// columns of activations and adds the results to the rows' float chains. Column n is
+/// columns of activations and adds the results to the rows' running f32 sums. Column n is
 /// `x[n * apart]`.
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<ROWS>; S],
@@ -62,13 +62,14 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
 }
 
 /// Multiplies one superblock (256 weights) of a slab (transposed rows) with one column of
-/// activations and adds the results to the rows' float chains.
+/// activations and adds the results to the rows' running f32 sums.
 fn step_one<F: Superblock, const LINK: u8>(
     slab: &Slab<ROWS>,
     x: &Block,
     [acc, accm]: &mut Chains<ROWS>,
 ) {
-    // The number of parts of a superblock that are added to the chain by themselves.
+    // The number of parts of a superblock that are added to the running sum by
+    // themselves.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F>(slab, x, part, parts);

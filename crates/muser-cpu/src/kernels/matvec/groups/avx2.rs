@@ -80,8 +80,8 @@ fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
-/// Subtracts the bias of the weights' codes, times the activations' sums, from the
-/// integer sums of eight groups.
+/// Subtracts the bias (zero point) of the weights' codes, times the sum of the
+/// activations' codes, from the integer sum of each of eight groups.
 #[inline]
 #[level(avx2)]
 pub(crate) fn less_bias(sums: __m256i, x: &Groups, bias: i32) -> __m256i {

@@ -90,7 +90,7 @@ fn signed_row<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 {
 }
 
 /// Computes Σ scale · code · activation of a Q6_K superblock (256 weights), in 8 partial
-/// sums. The bias of the codes is not subtracted.
+/// sums. The bias (zero point) of the codes is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn dot_signed(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {

@@ -108,9 +108,9 @@ fn signed_quad<F: Superblock, const B: usize>(
     to_array4(acc)
 }
 
-/// Arranges Q6_K's scales as [`v::dot_scaled`] needs them. 128-bit quarter k of the first
-/// vector has the scales of sub-blocks k and 4 + k, that of the second those of 8 + k and
-/// 12 + k.
+/// Arranges the scales of a Q6_K superblock (256 weights) as [`v::dot_scaled`] needs
+/// them. 128-bit quarter k of the first vector has the scales of sub-blocks k and 4 + k,
+/// that of the second those of 8 + k and 12 + k.
 #[inline]
 #[level(avx512)]
 fn signed_scales_for_packs(scales: __m256i) -> [__m512i; 2] {

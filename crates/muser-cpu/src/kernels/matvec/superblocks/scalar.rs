@@ -41,8 +41,8 @@ pub(crate) fn matvec<F: Superblock, const B: usize>(
 }
 
 /// Computes the two integer sums of one superblock (256 weights) with activations: S, of
-/// scaled products, with the codes' bias subtracted, and M, of minima times the
-/// activations' sums.
+/// scaled products, with the codes' bias (zero point) subtracted, and M, of minima times
+/// the activations' sums.
 fn dot<F: Superblock>(block: &Unpacked, x: &Block) -> (i32, i32) {
     let each = QK / F::SUB_BLOCKS;
     let codes = block.codes.as_flattened().chunks_exact(each);

@@ -99,9 +99,9 @@ fn signed_row<F: Superblock, const B: usize, const N: usize>(
     sums
 }
 
-/// Arranges Q6_K's scales as [`dot_partials`] needs them. 128-bit quarter k of the first
-/// vector has pairs of the scales of sub-blocks k and 4 + k, that of the second pairs of
-/// those of 8 + k and 12 + k.
+/// Arranges the scales of a Q6_K superblock (256 weights) as [`dot_partials`] needs them.
+/// 128-bit quarter k of the first vector has pairs of the scales of sub-blocks k and 4 +
+/// k, that of the second pairs of those of 8 + k and 12 + k.
 #[inline]
 #[level(avx512)]
 fn signed_scales_for_partials(scales: __m256i) -> [__m512i; 2] {

@@ -41,12 +41,12 @@ pub(crate) const AHEAD: usize = 4096;
 /// The ways in which llama.cpp adds the minima of a weight format. Kernels take one as a
 /// constant parameter.
 pub(crate) mod minima {
-    /// The minima of Q4_K are added in four float chains, each for two sub-blocks of
-    /// every superblock (256 weights).
+    /// The minima of Q4_K are added in four running f32 sums (chains), each for two
+    /// sub-blocks of every superblock (256 weights).
     pub(crate) const FOUR_CHAINS: u8 = 0;
-    /// The minima of Q5_K are added in one float chain.
+    /// The minima of Q5_K are added in one running f32 sum (chain).
     pub(crate) const ONE_CHAIN: u8 = 1;
-    /// There are no minima to add: Q6_K has none, and its codes' bias is subtracted in
-    /// integers.
+    /// There are no minima to add: Q6_K has none, and its codes' bias (zero point) is
+    /// subtracted in integers.
     pub(crate) const NONE: u8 = 2;
 }

@@ -50,8 +50,9 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
     })
 }
 
-/// Computes the eight integer sums of scaled products of a superblock (256 weights) with
-/// activations: sum l has every eighth four products.
+/// Computes eight integer sums of a superblock (256 weights) times activations, with the
+/// scales applied: the products are taken in 64 quads of four, and sum l has every eighth
+/// quad.
 fn sums<F: Superblock>(u: &Unpacked, x: &Block) -> [i32; 8] {
     let mut sums = [0; 8];
     for (k, (codes, q)) in u.codes.iter().zip(x.q.as_chunks::<4>().0).enumerate() {

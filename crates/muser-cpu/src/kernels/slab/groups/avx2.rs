@@ -85,10 +85,10 @@ pub(crate) fn step<F: Group, const S: usize, const N: usize>(
 }
 
 /// Computes the integer dot products of weight group `g` of each row with each column of
-/// activations, minus the bias of the codes.
+/// activations, minus the bias (zero point) of the codes.
 ///
-/// Sums of pairs are added in i16: the sum of eight fits for nibbles, each at most 2 · 15 ·
-/// 127 = 3,810; only one fits for bytes, at most 2 · 128 · 127 = 32,512.
+/// Sums of two products are added in i16: the sum of eight fits for nibbles, each at most
+/// 2 · 15 · 127 = 3,810; only one fits for bytes, at most 2 · 128 · 127 = 32,512.
 #[inline]
 #[level(avx2)]
 fn dots<F: Group, const N: usize>(

@@ -65,11 +65,14 @@ pub(crate) struct Slab<const L: usize> {
     /// multiplies by.
     pub(crate) scales: [[i32; L]; 16],
     /// The integers that multiply the sums of activations, in pairs: minima (4 lines), or
-    /// the scales of Q6_K (8 lines), which serve to subtract the bias.
+    /// the scales of Q6_K (8 lines), which serve to subtract the codes' bias (zero
+    /// point).
     pub(crate) pairs: [[[i16; 2]; L]; 8],
-    /// The superblock's factor d of the scales, for each row.
+    /// The f32 factor d by which the superblock's integer scales are multiplied, for each
+    /// row.
     pub(crate) d: [f32; L],
-    /// The superblock's factor dmin of the minima, for each row.
+    /// The f32 factor dmin by which the superblock's integer minima are multiplied, for
+    /// each row.
     pub(crate) dmin: [f32; L],
 }
 
@@ -100,24 +103,25 @@ pub(crate) struct Ahead<'a> {
     pub(crate) at: usize,
 }
 
-/// The two float chains (running sums of fused multiply-adds) of `L` rows with one column
+/// The two f32 chains (running sums by fused multiply-adds) of `L` rows with one column
 /// of activations: that of the scaled products, and that of the minima.
 pub(crate) type Chains<const L: usize> = [[f32; L]; 2];
 
-/// The rules by which the integer sums of a superblock (256 weights) are added to the
-/// float chains of an output. Kernels take the rule as a constant parameter.
+/// The rules by which the integer sums of a superblock (256 weights) are added to the f32
+/// chains (running sums) of an output. Kernels take the rule as a constant parameter.
 pub(crate) mod link {
-    /// One multiply-add for each superblock in both chains (scaled products and minima):
-    /// the strict lane (muser's own arithmetic), and
-    /// [`Interleaved`](muser_ops::pinned::project::Route::Interleaved) in the pinned
-    /// lane.
+    /// One multiply-add for each superblock in both chains (running sums of scaled
+    /// products and of minima): the strict lane (muser's own arithmetic), and
+    /// [`Interleaved`](muser_ops::pinned::project::Route::Interleaved) in the pinned lane
+    /// (llama.cpp's).
     pub(crate) const STRICT: u8 = 0;
-    /// Four multiply-adds for each superblock in both chains, one for each 64 codes, as
+    /// Four multiply-adds for each superblock in both chains (running sums of scaled
+    /// products and of minima), one for each 64 codes, as
     /// [`InterleavedFour`](muser_ops::pinned::project::Route::InterleavedFour) in the
     /// pinned lane (llama.cpp's arithmetic) demands.
     pub(crate) const FOURS: u8 = 1;
-    /// One chain for each output, to which one multiply-add for each superblock adds
-    /// products and minima together, as
+    /// One chain (running sum) for each output, to which one multiply-add for each
+    /// superblock adds scaled products and minima together, as
     /// [`Tiled`](muser_ops::pinned::project::Route::Tiled) in the pinned lane
     /// (llama.cpp's arithmetic) demands.
     pub(crate) const TILED: u8 = 2;
