@@ -35,8 +35,9 @@ pub struct Rung {
     /// The kernel family that computes the products of this rung (line of the kernel
     /// table).
     pub family: Family,
-    /// The route of llama.cpp (one of its ways to compute a product) whose bits the rung
-    /// computes; `None` in the strict lane.
+    /// The route of llama.cpp (one of its ways to compute a product) whose bits this rung
+    /// (line of the kernel table) computes; `None` in the strict lane (muser's own
+    /// arithmetic).
     pub route: Option<Route>,
 }
 
@@ -53,7 +54,7 @@ pub enum RowRule {
 }
 
 impl RowRule {
-    /// Returns whether a weight matrix with this number of rows meets the condition.
+    /// Returns whether a weight matrix with `rows` rows meets the condition.
     fn holds(self, rows: usize) -> bool {
         match self {
             Self::Any => true,
@@ -334,7 +335,8 @@ pub struct Operation {
     /// The operation's kernel in the pinned lane (llama.cpp's arithmetic), with a remark
     /// after a comma.
     pub pinned: &'static str,
-    /// The operations of llama.cpp whose bits the pinned lane's kernel computes.
+    /// The operations of llama.cpp whose bits the kernel of the pinned lane (llama.cpp's
+    /// arithmetic) computes.
     pub reference: &'static str,
 }
 

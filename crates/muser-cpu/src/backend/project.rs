@@ -136,8 +136,8 @@ impl Cpu {
 /// form that its kernels read.
 struct Input<'a> {
     table: &'a KernelTable,
-    /// The profile (build of llama.cpp) whose bits the pinned lane computes; `None` in
-    /// the strict lane.
+    /// The profile (build of llama.cpp) whose bits the pinned lane (llama.cpp's
+    /// arithmetic) computes; `None` in the strict lane (muser's own).
     profile: Option<Profile>,
     operands: &'a Operands,
     x: &'a [f32],

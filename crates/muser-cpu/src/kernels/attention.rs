@@ -46,7 +46,8 @@ pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
     heads * (padded + 2)
 }
 
-/// The strict lane's attention kernels, compiled for each instruction-set level.
+/// The attention kernels of the strict lane (muser's own arithmetic), compiled for each
+/// instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use super::{ChunkSpan, part_len};

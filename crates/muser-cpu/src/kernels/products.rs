@@ -46,7 +46,7 @@ pub(crate) enum Kernel {
 /// An entry of the list of matrix-product kernels: a function with its family, weight
 /// format and name.
 pub(crate) struct Product {
-    /// The family of the product kernel: matvec, slab, …
+    /// The family of the product kernel (matvec, slab, …): the way in which it computes.
     pub(crate) family: Family,
     /// The format of the weights that the product kernel multiplies.
     pub(crate) dtype: DType,

@@ -51,7 +51,8 @@ pub(crate) struct Queries<'a> {
     pub(crate) end: usize,
 }
 
-/// The pinned lane's attention kernels, compiled for each instruction-set level.
+/// The attention kernels of the pinned lane (llama.cpp's arithmetic), compiled for each
+/// instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use super::{Queries, Single};

@@ -27,8 +27,9 @@ pub(crate) struct Order {
     pub(crate) tiny_blas: bool,
 }
 
-/// The pinned lane's product kernel for float weights, compiled for each instruction-set
-/// level; a vector of llama.cpp's build is `K` registers of the level.
+/// The product kernel for float weights of the pinned lane (llama.cpp's arithmetic),
+/// compiled for each instruction-set level; a vector of llama.cpp's build is `K`
+/// registers of the level.
 #[levels]
 pub(crate) mod kernels {
     use super::Order;
@@ -71,8 +72,9 @@ pub(crate) mod kernels {
         products::<F, B, { 8 / v::ELEMENTS }>(w, x, cols, columns, order, tile);
     }
 
-    /// Computes one tile for the profile (build of llama.cpp) of vector width 8 by the
-    /// kernel of avx2, because its vectors are half a register at avx512.
+    /// Computes one tile of a product of float weights for the profile (build of
+    /// llama.cpp) of vector width 8 by the kernel of avx2, because its vectors are half a
+    /// register at avx512.
     #[only(avx512)]
     use super::avx2::ggml_dot as eight_wide;
 

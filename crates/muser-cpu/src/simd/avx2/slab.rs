@@ -31,14 +31,16 @@ pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
 /// The packed bytes of the weight rows that a slab is made of.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// Stores a line of a slab: one 32-bit word for each of eight rows.
+/// Stores a line of a slab (transposed weight rows): one 32-bit word for each of eight
+/// rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m256i) {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
-/// Loads a line of a slab: one 32-bit word of each of eight rows.
+/// Loads a line of a slab (transposed weight rows): one 32-bit word of each of eight
+/// rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m256i {

@@ -33,8 +33,8 @@ pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
-/// Prefetches into L1 the next superblock (256 weights) of `N` rows of the slab, from row
-/// `first` on.
+/// Prefetches into L1 the next superblock (256 weights) of `N` rows of the slab
+/// (transposed weight rows), from row `first` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
@@ -52,14 +52,16 @@ pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
 /// The packed bytes of the weight rows that a slab is made of.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// Stores a line of a slab: one 32-bit word for each of sixteen rows.
+/// Stores a line of a slab (transposed weight rows): one 32-bit word for each of sixteen
+/// rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
-/// Loads a line of a slab: one 32-bit word of each of sixteen rows.
+/// Loads a line of a slab (transposed weight rows): one 32-bit word of each of sixteen
+/// rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m512i {
@@ -98,8 +100,9 @@ pub(crate) fn transpose8<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [_
     }
     lines
 }
-/// Transposes half of a slab's 16 weight rows, the eight from `first` on. Vector t has
-/// dwords t and 4 + t of the first four rows, then those of the other four.
+/// Transposes half of the 16 weight rows of a slab (transposed rows), the eight from
+/// `first` on. Vector t has dwords t and 4 + t of the first four rows, then those of the
+/// other four.
 #[inline]
 #[level(avx512)]
 fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {

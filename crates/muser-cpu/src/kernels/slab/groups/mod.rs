@@ -42,7 +42,7 @@ pub(crate) struct Slab<const L: usize> {
 }
 
 impl<const L: usize> Slab<L> {
-    /// A slab of zeros, before any weights are unpacked into it.
+    /// A slab (transposed weight rows) of zeros, before any weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[[0; 4]; L]; 64],
         d: [[0.0; L]; 8],

@@ -77,7 +77,7 @@ pub(crate) struct Slab<const L: usize> {
 }
 
 impl<const L: usize> Slab<L> {
-    /// A slab of zeros, before any weights are unpacked into it.
+    /// A slab (transposed weight rows) of zeros, before any weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[[0; 4]; L]; 64],
         scales: [[0; L]; 16],
@@ -97,7 +97,8 @@ impl<const L: usize> Slab<L> {
     expect(dead_code, reason = "portable code prefetches nothing")
 )]
 pub(crate) struct Ahead<'a> {
-    /// The weight bytes of a tile's rows, from the current slab's first row on.
+    /// The weight bytes of a tile's rows, from the first row of the current slab
+    /// (transposed rows) on.
     pub(crate) from: &'a [u8],
     /// The distance in bytes from the beginning of `from` to the bytes to prefetch.
     pub(crate) at: usize,
