@@ -1,4 +1,5 @@
-//! [`Cpu`]: the backend that computes the operations on the CPU.
+//! The CPU backend, [`Cpu`]: computes the operations of a model's forward pass on the
+//! CPU.
 //!
 //! Each method checks shapes, cuts the work into tasks, and calls kernels of the kernel
 //! table. Work of a few microseconds is not cut, because giving it to another thread
@@ -30,71 +31,74 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The number of bytes of weights in one task of a projection. Large enough that starting
-/// a task's memory stream costs little; small enough that at the end of a dispatch the
-/// others wait only microseconds for a thread that has fallen behind.
+/// The number of bytes of weights in one task of a projection (matrix product). Large
+/// enough that starting a task's memory stream costs little; small enough that at the end
+/// of a dispatch the others wait only microseconds for a thread that has fallen behind.
 const TASK_BYTES: usize = 128 << 10;
-/// The number of values in one task of an elementwise operation.
+/// The number of f32 values in one task of an elementwise operation.
 const TASK_VALUES: usize = 8 << 10;
 
-/// The options for [`Cpu::open`].
+/// The options with which [`Cpu::open`] opens the CPU backend.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuOptions {
-    /// The number of threads; `None` takes the physical cores that this process may
-    /// use.
+    /// The number of threads that compute; `None` takes the physical cores that this
+    /// process may use.
     pub threads: Option<usize>,
-    /// The instruction-set level; `None` takes the best one that the machine has.
+    /// The instruction-set level of the kernels (scalar, avx2, avx512); `None` takes the
+    /// best one that the machine has.
     pub level: Option<Level>,
-    /// The lane: the arithmetic to compute.
+    /// The lane: the arithmetic to compute, strict (muser's own) or pinned (llama.cpp's).
     pub lane: Lane,
-    /// The largest number of bytes that the KV caches of all sequences may take
+    /// The largest number of bytes that the K/V caches of all sequences may take
     /// together; `None` sets no limit.
     pub kv_bytes: Option<u64>,
 }
 
-/// Why [`Cpu::open`] failed.
+/// Why the CPU backend could not be opened by [`Cpu::open`].
 #[derive(Debug, thiserror::Error)]
 pub enum CpuError {
-    /// The machine lacks a feature of the level.
+    /// The machine lacks a CPU feature of the instruction-set level that was asked for.
     #[error("level {level} needs {}, which this machine lacks (it has {})",
         missing.join(", "),
         Level::available().iter().map(|l| l.name()).collect::<Vec<_>>().join(", "))]
     Level {
-        /// The level that was asked for.
+        /// The instruction-set level that was asked for.
         level: Level,
-        /// The features of the level that the machine lacks.
+        /// The CPU features of the instruction-set level that the machine lacks.
         missing: Vec<&'static str>,
     },
-    /// The pinned lane was asked for on a platform without glibc on x86-64.
+    /// The pinned lane (llama.cpp's arithmetic) was asked for on a platform without glibc
+    /// on x86-64.
     #[error("lane {0}: its bits need glibc on x86-64, for which this build is not made")]
     Lane(Lane),
-    /// The number of threads is out of range.
+    /// The number of threads that was asked for is out of range.
     #[error("threads: expected 1 to {MAX_THREADS}, found {0}")]
     Threads(usize),
-    /// The system could not start the threads.
+    /// The system could not start the backend's threads.
     #[error("could not start {threads} threads")]
     Start {
-        /// The number of threads asked for.
+        /// The number of threads that could not be started.
         threads: usize,
-        /// The system's error.
+        /// The system's error from starting a thread.
         source: std::io::Error,
     },
 }
 
-/// The CPU backend: kernels of one level for one lane, and a team of threads.
+/// The CPU backend: kernels of one instruction-set level for one lane (strict or pinned
+/// arithmetic), and a team of threads.
 pub struct Cpu {
     table: KernelTable,
     lane: Lane,
     threads: usize,
-    /// Counts the KV pages of all sequences.
+    /// Counts the bytes in the pages of all sequences' K/V caches, and limits them.
     pool: Arc<Pool>,
-    /// The thread team and the memory for intermediate values. The lock allows one
-    /// dispatch at a time.
+    /// The thread team and the memory for intermediate values. The lock lets one
+    /// operation at a time use the threads.
     shared: Mutex<Shared>,
 }
 
-/// A batch of the CPU backend: a plan, and its sequences' caches with the pages prepared
-/// that it will write.
+/// The batch of one forward pass on the CPU: a plan (tokens, positions, sequences), and
+/// its sequences' K/V caches with the pages prepared that it will write.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -106,24 +110,26 @@ struct Shared {
     operands: Operands,
 }
 
-/// Memory for intermediate values of an operation, overwritten by the next one.
+/// Memory for the intermediate values of an operation, overwritten by the next one.
 #[derive(Default)]
 struct Operands {
-    /// Activations quantised in blocks of 256.
+    /// Activations of a matrix product, quantised in blocks of 256.
     quantized: Vec<Block>,
-    /// Activations quantised in groups of 32.
+    /// Activations of a matrix product, quantised in groups of 32.
     groups: Vec<Groups>,
-    /// Activations rounded to F16, and activations rounded to BF16.
+    /// Activations of a matrix product with float weights, rounded to F16, and rounded to
+    /// BF16.
     rounded: [Vec<f32>; 2],
-    /// The pinned lane's attention in tiles: results by head and row.
+    /// The results, by head and row, of attention in tiles of queries, in the pinned lane
+    /// (llama.cpp's arithmetic).
     by_head: Vec<f32>,
-    /// The strict lane's attention, cut by chunks: partial results by row, KV head and
-    /// chunk.
+    /// The partial results, by row, KV head and chunk (64 cached positions), of attention
+    /// cut by chunks, in the strict lane (muser's own arithmetic).
     parts: Vec<f32>,
 }
 
 impl Cpu {
-    /// Opens the backend: picks the level and starts the threads.
+    /// Opens the CPU backend: picks the instruction-set level and starts the threads.
     ///
     /// # Errors
     /// The machine lacks the level or the lane's math library, the number of threads is
@@ -157,12 +163,14 @@ impl Cpu {
         })
     }
 
-    /// The instruction-set level of the kernels.
+    /// Returns the instruction-set level of the backend's kernels: scalar, avx2 or
+    /// avx512.
     pub fn level(&self) -> Level {
         self.table.level()
     }
 
-    /// The names of all kernels, with their level: `matvec/q4_k/avx512`, …
+    /// Returns the names of all kernels of the CPU backend, with their instruction-set
+    /// level: `matvec/q4_k/avx512`, …
     pub fn kernels(&self) -> Vec<String> {
         let names = self.table.inventory().into_iter();
         names
@@ -170,12 +178,13 @@ impl Cpu {
             .collect()
     }
 
-    /// The number of bytes in the KV pages of all sequences.
+    /// Returns the number of bytes in the K/V cache pages of all sequences.
     pub fn kv_bytes(&self) -> u64 {
         self.pool.used()
     }
 
-    /// Refuses a weight whose format has no kernel in the lane.
+    /// Refuses a weight whose format has no kernel in the backend's lane (strict or
+    /// pinned arithmetic).
     fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
         if ladder::covers(self.lane, weight.dtype()) {
             return Ok(());
@@ -187,44 +196,46 @@ impl Cpu {
         })
     }
 
-    /// Returns the backend with calls of kernels being counted. For tests: each count
-    /// takes a lock.
+    /// Returns the CPU backend with calls of its kernels being counted. For tests: each
+    /// count takes a lock.
     pub fn counting(mut self) -> Self {
         self.table.count_calls();
         self
     }
 
-    /// The number of calls of each kernel so far, by its name without the level; `None`
-    /// unless the backend is [`counting`](Self::counting) them.
+    /// Returns the number of calls of each kernel so far, by its name without the
+    /// instruction-set level; `None` unless the backend is [`counting`](Self::counting)
+    /// them.
     pub fn calls(&self) -> Option<BTreeMap<&'static str, u64>> {
         self.table.calls()
     }
 
-    /// Measures the bandwidth, in bytes a second, at which this backend's threads read a
-    /// buffer of `bytes` bytes: the best of several passes. To measure the memory and not
-    /// a cache, the buffer must be several times the last-level cache
+    /// Measures the bandwidth, in bytes a second, at which the CPU backend's threads read
+    /// a buffer of `bytes` bytes: the best of several passes. To measure the memory and
+    /// not a cache, the buffer must be several times the last-level cache
     /// ([`beyond_caches`](crate::beyond_caches)).
     pub fn read_bandwidth(&self, bytes: usize) -> f64 {
         bandwidth::measure(&mut self.lock().team, &self.table, bytes)
     }
 
-    /// Measures the int8 operations a second that this backend's threads reach with
+    /// Measures the int8 operations a second that the CPU backend's threads reach with
     /// operands in registers: the best of several passes. A multiply-add is two
-    /// operations. Returns `None` at a level without int8 dot products.
+    /// operations. Returns `None` at an instruction-set level without int8 dot products.
     pub fn int8_peak(&self) -> Option<f64> {
         int8_peak::measure(&mut self.lock().team, self.threads, &self.table)
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // A panic in a task leaves both usable: the team ends its job before it raises
-        // the panic, and each operation overwrites the intermediate values.
+        // A panic in a task leaves the team and the intermediate values usable: the team
+        // ends its job before it raises the panic, and each operation overwrites the
+        // intermediate values.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of rows of a matrix in one task: about [`TASK_BYTES`] of weights, but
-    /// at most a quarter of a thread's fair share, rounded up to whole blocks of rows. A
-    /// block is 32 rows, the most that a kernel computes side by side. With one input it
-    /// is 16: no kernel uses 32 there, and longer tasks are 2 % slower.
+    /// Returns the number of rows of a weight matrix in one task: about [`TASK_BYTES`] of
+    /// weights, but at most a quarter of a thread's fair share, rounded up to whole
+    /// blocks of rows. A block is 32 rows, the most that a kernel computes side by side.
+    /// With one input it is 16: no kernel uses 32 there, and longer tasks are 2 % slower.
     fn tile_rows(&self, w: &Weight, inputs: usize) -> usize {
         let by_bytes = TASK_BYTES / w.row_bytes();
         let fair = w.rows().div_ceil(4 * self.threads);
@@ -233,7 +244,7 @@ impl Cpu {
     }
 }
 
-/// Returns the first `rows` rows of both operands of an elementwise operation, whose
+/// Returns the first `rows` rows of both operands of an elementwise operation; their
 /// widths must be equal.
 fn pairs<'a>(
     op: &'static str,
@@ -327,7 +338,8 @@ impl Backend for Cpu {
     ) -> Result<(), OpError> {
         let (rows, width) = (choices.iter().map(|(row, _)| row + 1).max(), logits.width());
         let logits = logits.rows("choose", rows.unwrap_or(0), width)?;
-        // With a large vocabulary a choice takes milliseconds: one is one task.
+        // Choosing a token from a large vocabulary takes milliseconds, so each choice is
+        // a task.
         for_chunks(&mut self.lock().team, choices, 1, |_, chosen| {
             for (row, choice) in chosen {
                 choice.choose(&logits[*row * width..][..width]);

@@ -1,8 +1,9 @@
-//! [`Buffer`]: activations, `[rows, width]` f32, aligned to a cache line.
+//! The CPU backend's buffers of activations, [`Buffer`]: `[rows, width]` f32, aligned to
+//! a cache line.
 
 use muser_ops::OpError;
 
-/// One cache line: 16 values.
+/// One cache line of activations: 16 f32 values, aligned to 64 bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
@@ -16,7 +17,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Allocates a buffer of zeros.
+    /// Allocates a buffer of `rows` rows of `width` activations, all zero.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -34,22 +35,22 @@ impl Buffer {
         Ok(Self { width, len, lines })
     }
 
-    /// The number of values in a row.
+    /// Returns the number of activations in a row of the buffer.
     pub(crate) fn width(&self) -> usize {
         self.width
     }
 
-    /// All values, row after row.
+    /// Returns all activations of the buffer, row after row.
     pub(crate) fn values(&self) -> &[f32] {
         &lines_as_values(&self.lines)[..self.len]
     }
 
-    /// All values, row after row, for writing.
+    /// Returns all activations of the buffer, row after row, for writing.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
         &mut lines_as_values_mut(&mut self.lines)[..self.len]
     }
 
-    /// Returns the first `rows` rows.
+    /// Returns the activations of the buffer's first `rows` rows.
     ///
     /// # Errors
     /// The buffer has another width or fewer rows. The error names the operation `op`.
@@ -63,7 +64,7 @@ impl Buffer {
         Ok(&self.values()[..rows * width])
     }
 
-    /// Returns the first `rows` rows, for writing.
+    /// Returns the activations of the buffer's first `rows` rows, for writing.
     ///
     /// # Errors
     /// As [`rows`](Self::rows).

@@ -1,4 +1,4 @@
-//! The KV cache of one sequence: pages of 64 positions from one pool.
+//! The K/V cache of one sequence: pages of 64 positions from one pool.
 //!
 //! ```text
 //! layer: the page of chunk c lies in slot c % slots    slots: KvLayout::chunks
@@ -7,10 +7,10 @@
 //!            V [position][dimension]    f16, dimensions padded to 64
 //! ```
 //!
-//! A sliding layer has a ring of slots whose pages are reused. A full layer has a slot
-//! for every chunk of the context; a slot gets its page when it is first written. Pages
-//! are reference-counted: a clone of a cache shares them, and the first batch that
-//! writes to a shared page copies it.
+//! A layer with a sliding window has a ring of slots whose pages are reused. A layer with
+//! full attention has a slot for every chunk (64 positions) of the context; a slot gets
+//! its page when it is first written. Pages are reference-counted: a clone of a cache
+//! shares them, and the first batch that writes to a shared page copies it.
 //!
 //! [`prepare`] allocates all pages that a batch will write when the batch is made, so
 //! that storing K and V cannot fail. Only when there is memory for all of them does any
@@ -23,18 +23,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The dimensions of V are padded to a multiple of this number, so that kernels of
-/// every level work in whole blocks.
+/// The dimensions of V in the K/V cache are padded to a multiple of this number, so that
+/// kernels of every instruction-set level work in whole blocks.
 pub(crate) const PAD: usize = 64;
 
-/// Counts the bytes of all pages in a backend's caches, and limits them.
+/// Counts the bytes of all pages in a backend's K/V caches, and limits them.
 #[derive(Debug)]
 pub(crate) struct Pool {
     limit: u64,
     used: AtomicU64,
 }
 
-/// A page: K and V of 64 positions in one layer.
+/// A page of the K/V cache: K and V, as f16, of 64 positions in one layer.
 #[derive(Debug)]
 struct Page {
     values: Vec<u16>,
@@ -50,7 +50,8 @@ impl Drop for Page {
 }
 
 impl Pool {
-    /// Makes a pool of at most `limit` bytes; `None` sets no limit.
+    /// Makes a pool that lets K/V cache pages take at most `limit` bytes; `None` sets no
+    /// limit.
     pub(crate) fn new(limit: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             limit: limit.unwrap_or(u64::MAX),
@@ -58,12 +59,12 @@ impl Pool {
         })
     }
 
-    /// The number of bytes in use.
+    /// Returns the number of bytes that the pages of all K/V caches take.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Allocates a page of `len` zeros.
+    /// Allocates a page of the K/V cache with `len` zeros, as f16.
     ///
     /// # Errors
     /// The limit would be exceeded, or there is no memory.
@@ -95,7 +96,7 @@ impl Pool {
     }
 }
 
-/// The pages of one layer.
+/// The K/V cache pages of one layer and one sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     layout: KvLayout,
@@ -103,18 +104,18 @@ pub(crate) struct Layer {
     slots: Vec<Option<Arc<Page>>>,
 }
 
-/// The KV cache of one sequence on the CPU.
+/// The K/V cache of one sequence on the CPU.
 #[derive(Clone, Debug)]
 pub struct Kv {
     layouts: Vec<KvLayout>,
     layers: Vec<Layer>,
     pool: Arc<Pool>,
-    /// One past the highest position that a batch has stored.
+    /// One past the highest position whose K and V a batch has stored.
     end: usize,
 }
 
 impl Kv {
-    /// Makes an empty cache of these layers.
+    /// Makes an empty K/V cache for a model's layers.
     pub(crate) fn new(layers: &[KvLayout], pool: Arc<Pool>) -> Self {
         let layer = |&layout: &KvLayout| Layer {
             layout,
@@ -137,7 +138,7 @@ impl Kv {
             .ok_or_else(|| no_layer(layer, layers))
     }
 
-    /// Returns a layer's pages, for writing.
+    /// Returns the K/V cache pages of a layer, for writing.
     pub(crate) fn layer_mut(&mut self, layer: usize) -> Result<&mut Layer, OpError> {
         let layers = self.layers.len();
         let found = self.layers.get_mut(layer);
@@ -200,7 +201,8 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// The chunks of these rows' positions.
+/// Returns the chunks (64 positions each) of the K/V cache in which these rows' positions
+/// lie.
 fn chunks(run: &Run) -> Range<usize> {
     let end = match run.rows {
         0 => run.first / CHUNK,
@@ -210,12 +212,12 @@ fn chunks(run: &Run) -> Range<usize> {
 }
 
 impl Layer {
-    /// The layer's layout.
+    /// Returns the layout of the layer's K/V cache: its heads, head size and window.
     pub(crate) fn layout(&self) -> &KvLayout {
         &self.layout
     }
 
-    /// The number of values that a page holds for one KV head.
+    /// Returns the number of f16 values that a K/V cache page holds for one KV head.
     fn head_len(&self) -> usize {
         (self.layout.head_dim + self.padded) * CHUNK
     }
@@ -239,8 +241,8 @@ impl Layer {
         *slot = Some(Arc::new(page));
     }
 
-    /// Returns the prepared pages of these chunks, for writing: for each head, K
-    /// `[dimension][64]` and V `[64][padded dimension]`.
+    /// Returns the prepared K/V cache pages of these chunks (64 positions each), for
+    /// writing: for each head, K `[dimension][64]` and V `[64][padded dimension]`.
     pub(crate) fn pages_mut(
         &mut self,
         chunks: Range<usize>,
@@ -257,26 +259,26 @@ impl Layer {
         })
     }
 
-    /// Returns a view of one KV head.
+    /// Returns a view of one KV head in the layer's K/V cache.
     pub(crate) fn head(&self, head: usize) -> HeadView<'_> {
         HeadView { layer: self, head }
     }
 }
 
-/// A view of one KV head in a layer.
+/// A view of one KV head in a layer's K/V cache.
 pub(crate) struct HeadView<'a> {
     layer: &'a Layer,
     head: usize,
 }
 
 impl HeadView<'_> {
-    /// The number of dimensions in a row of V, padding included.
+    /// Returns the number of dimensions in a cached row of V, padding included.
     pub(crate) fn padded_dim(&self) -> usize {
         self.layer.padded
     }
 
-    /// Returns K `[dimension][64]` and V `[64][padded dimension]` of a chunk that has a
-    /// stored position.
+    /// Returns the cached K `[dimension][64]` and V `[64][padded dimension]` of a chunk
+    /// (64 positions) of which a position is stored.
     pub(crate) fn chunk(&self, chunk: usize) -> (&[u16], &[u16]) {
         let n = self.layer.head_len();
         let slot = &self.layer.slots[chunk % self.layer.slots.len()];

@@ -1,5 +1,6 @@
-//! The ladder: the table that chooses the kernel of an operation by lane, format, shape
-//! and width of the batch.
+//! The ladder: the table that chooses the kernel of an operation by lane (whose
+//! arithmetic: strict is muser's, pinned is llama.cpp's), weight format, shape and width
+//! of the batch.
 //!
 //! No other code makes this choice: the backend looks its kernels up here, and `muser
 //! routes` prints the table.
@@ -9,41 +10,51 @@ use muser_ops::pinned::project::Route;
 use muser_quant::{Arithmetic, DType};
 use std::ops::Range;
 
-/// A rung of the ladder: the kernel family for products of one lane, some formats, some
-/// numbers of rows and a range of batch widths.
+/// A rung: one line of the table that chooses kernels, with the kernel family for
+/// products of one lane (strict or pinned arithmetic), some weight formats, some numbers
+/// of rows and a range of batch widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rung {
-    /// The lane's name.
+    /// The name of the lane (whose arithmetic is computed): `strict` or `pinned`.
     pub lane: &'static str,
-    /// The formats of the weights.
+    /// The weight formats (Q4_K, F16, …) whose products the rung (line of the kernel
+    /// table) covers.
     pub dtypes: &'static [DType],
-    /// The condition on the number of rows in the matrix.
+    /// The condition on the number of rows in the weight matrix under which the rung
+    /// (line of the kernel table) applies.
     pub rows: RowRule,
-    /// The smallest width of the batch, in columns.
+    /// The smallest batch, in columns (rows of activations), that the rung (line of the
+    /// kernel table) covers.
     pub from: usize,
-    /// The largest width, in columns; `None` for no limit.
+    /// The largest batch, in columns (rows of activations), that the rung (line of the
+    /// kernel table) covers; `None` for no limit.
     pub to: Option<usize>,
-    /// The columns of the batch that this rung computes.
+    /// The columns of the batch (rows of activations) that the kernel of this rung (line
+    /// of the kernel table) computes.
     pub columns: Columns,
-    /// The kernel family.
+    /// The kernel family that computes the products of this rung (line of the kernel
+    /// table).
     pub family: Family,
-    /// In the pinned lane, the route of llama.cpp that the rung computes.
+    /// The route of llama.cpp (one of its ways to compute a product) whose bits this rung
+    /// (line of the kernel table) computes; `None` in the strict lane (muser's own
+    /// arithmetic).
     pub route: Option<Route>,
 }
 
-/// A condition on the number of rows in a matrix.
+/// A condition on the number of rows in a weight matrix, for choosing the kernel of a
+/// product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowRule {
-    /// Any number of rows.
+    /// The weight matrix may have any number of rows.
     Any,
-    /// A multiple of this number.
+    /// The number of rows in the weight matrix is a multiple of this number.
     Multiple(usize),
-    /// Not a multiple of this number.
+    /// The number of rows in the weight matrix is not a multiple of this number.
     NoMultiple(usize),
 }
 
 impl RowRule {
-    /// Whether `rows` meets the condition.
+    /// Returns whether a weight matrix with `rows` rows meets the condition.
     fn holds(self, rows: usize) -> bool {
         match self {
             Self::Any => true,
@@ -63,19 +74,22 @@ impl std::fmt::Display for RowRule {
     }
 }
 
-/// The columns of a batch that a rung computes.
+/// The columns of a batch (rows of activations) that one line of the kernel table
+/// computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns {
-    /// All columns.
+    /// All columns (rows of activations) of the batch.
     All,
-    /// The whole groups of four columns.
+    /// The columns (rows of activations) in whole groups of four, from the first on.
     Fours,
-    /// The last one to three columns, after [`Columns::Fours`].
+    /// The last one to three columns (rows of activations) of the batch, after
+    /// [`Columns::Fours`].
     AfterFours,
 }
 
 impl Columns {
-    /// The range of these columns in a batch of `columns` columns.
+    /// Returns the range of a batch's columns (rows of activations) that this selection
+    /// covers, in a batch of `columns` columns.
     pub fn of(self, columns: usize) -> Range<usize> {
         let fours = columns / 4 * 4;
         match self {
@@ -85,7 +99,8 @@ impl Columns {
         }
     }
 
-    /// The columns in words, as `muser routes` prints them.
+    /// Returns the selection of the batch's columns in words, as `muser routes` prints
+    /// it.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -95,25 +110,33 @@ impl Columns {
     }
 }
 
-/// A family of kernels for products.
+/// A family of kernels for matrix products; each member multiplies one weight format at
+/// one instruction-set level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// `matvec/…`: one column, or any number of float weights.
+    /// The family `matvec/…`: one column of activations with quantised weights, or any
+    /// number with float weights.
     Matvec,
-    /// `slab/…`: rows transposed, so that each vector element is one row.
+    /// The family `slab/…`: several columns, with the weight rows transposed in cache, so
+    /// that each vector element is one row.
     Slab,
-    /// `slab/…/tiled`: slabs for the pinned lane's tiled route.
+    /// The family `slab/…/tiled`: slabs (transposed weight rows) with the sums of
+    /// llama.cpp's tiled route.
     SlabTiled,
-    /// `slab/…/fours`: slabs with a link for every 64 codes.
+    /// The family `slab/…/fours`: slabs (transposed weight rows) that add to an output
+    /// once for every 64 codes, as llama.cpp does for four columns.
     SlabFours,
-    /// `lanes/…`: the pinned lane's narrow batches, eight partial sums for each output.
+    /// The family `lanes/…`: narrow batches in the pinned lane (llama.cpp's arithmetic),
+    /// eight partial sums for each output.
     Narrow,
-    /// `ggml_dot/…`: float weights, in the orders of the pinned lane.
+    /// The family `ggml_dot/…`: float weights, in the orders of summation of the pinned
+    /// lane (llama.cpp's arithmetic).
     GgmlDot,
 }
 
 impl Family {
-    /// The name of the family's kernel for a format, without the level.
+    /// Returns the name of the family's kernel for a weight format, without the
+    /// instruction-set level: `matvec/q4_k`.
     pub fn kernel(self, dtype: DType) -> String {
         let (before, after) = match self {
             Self::Matvec => ("matvec", ""),
@@ -127,8 +150,8 @@ impl Family {
     }
 }
 
-// The strict lane covers every format of an arithmetic, the pinned lane only the formats
-// that are named.
+// The strict lane (muser's own arithmetic) covers every format of an arithmetic, the
+// pinned lane (llama.cpp's) only the formats that are named.
 const GROUPS: &[DType] = Arithmetic::Groups.formats();
 const SUPERBLOCKS: &[DType] = Arithmetic::Superblocks.formats();
 const FLOATS: &[DType] = Arithmetic::Floats.formats();
@@ -177,7 +200,8 @@ const fn pinned(
 const EIGHTS: RowRule = RowRule::Multiple(8);
 const NO_EIGHTS: RowRule = RowRule::NoMultiple(8);
 
-/// The rungs of all products.
+/// The table that chooses the kernel of every matrix product, one rung (line) after the
+/// other.
 pub static LADDER: &[Rung] = &[
     strict(GROUPS, (1, Some(1)), Columns::All, Family::Matvec),
     strict(GROUPS, (2, None), Columns::All, Family::Slab),
@@ -266,14 +290,16 @@ pub static LADDER: &[Rung] = &[
     ),
 ];
 
-/// Whether the lane has kernels for products with this format.
+/// Returns whether the lane (strict or pinned arithmetic) has kernels for products with
+/// weights of this format.
 pub fn covers(lane: Lane, dtype: DType) -> bool {
     let mut of_lane = LADDER.iter().filter(|r| r.lane == lane.name());
     of_lane.any(|r| r.dtypes.contains(&dtype))
 }
 
-/// The rungs of one product, each with its columns. Together they compute every column
-/// once; rungs without a column are left out.
+/// Returns the rungs (lines of the kernel table) that compute one matrix product, each
+/// with its columns of the batch. Together they compute every column once; rungs without
+/// a column are left out.
 pub fn rungs(
     lane: Lane,
     dtype: DType,
@@ -293,19 +319,24 @@ pub fn rungs(
         .filter(|(_, range)| !range.is_empty())
 }
 
-/// An operation other than a product, with its kernel in each lane.
+/// An operation of a model other than a matrix product, with its kernel in each lane
+/// (strict: muser's arithmetic; pinned: llama.cpp's).
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// The operation's name in reports.
+    /// The operation's name in the report of `muser routes`.
     pub name: &'static str,
-    /// Its kernel in the strict lane, or several, separated by commas. The line of
-    /// attention with two kernels is for long contexts with fewer tasks than threads.
+    /// The operation's kernel in the strict lane (muser's own arithmetic), or several,
+    /// separated by commas. The line of attention with two kernels is for long contexts
+    /// with fewer tasks than threads.
     pub strict: &'static str,
-    /// The number of rows in the batches that take the pinned kernel, in words.
+    /// The batches, by their number of rows in words, that take the kernel of the pinned
+    /// lane (llama.cpp's arithmetic).
     pub rows: &'static str,
-    /// Its kernel in the pinned lane, with a remark after a comma.
+    /// The operation's kernel in the pinned lane (llama.cpp's arithmetic), with a remark
+    /// after a comma.
     pub pinned: &'static str,
-    /// The operations of llama.cpp that the pinned kernel computes.
+    /// The operations of llama.cpp whose bits the kernel of the pinned lane (llama.cpp's
+    /// arithmetic) computes.
     pub reference: &'static str,
 }
 
@@ -325,7 +356,7 @@ const fn operation(
     }
 }
 
-/// All operations other than products that have a kernel.
+/// All operations of a model, other than matrix products, that have a kernel.
 pub static OPERATIONS: &[Operation] = &[
     operation(
         "quantise",

@@ -1,27 +1,30 @@
-//! [`Level`]: the instruction-set levels, detected at run time.
+//! The instruction-set levels (scalar, avx2, avx512) of the CPU backend, as [`Level`],
+//! detected at run time.
 
 #[cfg(target_arch = "x86_64")]
 use muser_levels::features;
 use std::fmt;
 use std::str::FromStr;
 
-/// An instruction set that kernels are compiled for. Kernels of all levels compute the
-/// same bits.
+/// An instruction-set level: the CPU features that kernels are compiled for. Kernels of
+/// all levels compute the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Portable code, without vector extensions.
+    /// The scalar level: portable code, without vector extensions.
     Scalar,
-    /// AVX2 with FMA and F16C (x86-64-v3).
+    /// The avx2 level: AVX2 with FMA and F16C (x86-64-v3).
     Avx2,
-    /// AVX-512 F, BW, DQ, VL and VNNI, in addition to those of [`Avx2`](Self::Avx2).
+    /// The avx512 level: AVX-512 F, BW, DQ, VL and VNNI, in addition to the features of
+    /// [`Avx2`](Self::Avx2).
     Avx512,
 }
 
 impl Level {
-    /// Every level, the lowest first.
+    /// Every instruction-set level, the lowest first.
     pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
 
-    /// The level's name on command lines: `scalar`, `avx2` or `avx512`.
+    /// Returns the instruction-set level's name on command lines: `scalar`, `avx2` or
+    /// `avx512`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -30,12 +33,12 @@ impl Level {
         }
     }
 
-    /// Whether this machine has the level.
+    /// Returns whether this machine's CPU has every feature of the instruction-set level.
     pub fn is_available(self) -> bool {
         self.missing().is_empty()
     }
 
-    /// The features of the level that this machine lacks.
+    /// Returns the CPU features of the instruction-set level that this machine lacks.
     pub fn missing(self) -> Vec<&'static str> {
         let mut missing = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -60,12 +63,12 @@ impl Level {
         missing
     }
 
-    /// The levels that this machine has, the best last.
+    /// Returns the instruction-set levels that this machine has, the best last.
     pub fn available() -> Vec<Self> {
         Self::ALL.into_iter().filter(|l| l.is_available()).collect()
     }
 
-    /// The best level that this machine has.
+    /// Returns the best instruction-set level that this machine has.
     pub fn best() -> Self {
         Self::ALL
             .into_iter()
@@ -80,7 +83,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// The error for a name that is not a level's.
+/// The error for a text that is no name of an instruction-set level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown level {0:?}: expected scalar, avx2 or avx512")]
 pub struct UnknownLevel(String);

@@ -1,9 +1,11 @@
-//! The CPU backend: [`Cpu`].
+//! The CPU backend of the inference engine: [`Cpu`] computes a model's operations with
+//! SIMD kernels and a team of threads.
 //!
-//! Kernels are compiled for three [`Level`]s, `scalar`, `avx2` and `avx512`; the backend
-//! picks one when it opens. All levels compute the bits of the lane's oracle. Work is
-//! cut by output rows and shared by a team of threads; the bits of a row do not depend
-//! on the thread that computes it.
+//! Kernels are compiled for three instruction-set [`Level`]s, `scalar`, `avx2` and
+//! `avx512`; the backend picks one when it opens. All levels compute the bits of the
+//! oracle (the scalar functions that define each operation). Work is cut by output rows
+//! and shared by a team of threads; the bits of a row do not depend on the thread that
+//! computes it.
 //!
 //! ```
 //! use muser_cpu::{Cpu, CpuOptions};

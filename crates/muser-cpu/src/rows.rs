@@ -1,6 +1,6 @@
-//! Cuts buffers into parts for the tasks of a dispatch.
+//! Cuts buffers into parts for the tasks that a thread team shares.
 //!
-//! Three safe functions: [`for_chunks`] cuts a slice into chunks of one length,
+//! It has three safe functions: [`for_chunks`] cuts a slice into chunks of one length,
 //! [`for_parts`] at given ends, and [`for_tiles`] cuts several output buffers of shape
 //! `[columns, rows]` into ranges of rows, which are stripes and no slices. `unsafe` in
 //! this module: giving disjoint parts of a `&mut` slice to several threads.
@@ -31,7 +31,7 @@ impl<'a, T> Parts<'a, T> {
 }
 
 /// Calls `f(i, chunk i)` for the chunks of `chunk` values in `data`, shared among the
-/// team. The last chunk may be shorter.
+/// team's threads. The last chunk may be shorter.
 pub(crate) fn for_chunks<T: Send>(
     team: &mut Team,
     data: &mut [T],
@@ -52,7 +52,7 @@ pub(crate) fn for_chunks<T: Send>(
 }
 
 /// Calls `f(i, part i)` for consecutive parts of `data`, part i ending at `ends[i]`,
-/// shared among the team. Values after the last end are not touched.
+/// shared among the team's threads. Values after the last end are not touched.
 ///
 /// # Panics
 /// If the ends do not ascend, or the last one is past the data.
@@ -76,23 +76,25 @@ pub(crate) fn for_parts<T: Send>(
     });
 }
 
-/// A tile: a range of rows in every column of a `[columns, width]` output, for writing.
+/// A tile of a matrix product's output `[columns, width]`: a range of rows in every
+/// column, for writing.
 ///
-/// A value of the output lies at `column · width + row`.
+/// The value of a row and column of the output lies at `column · width + row`.
 pub(crate) struct Tile<'a> {
     start: *mut f32,
     len: usize,
     width: usize,
-    /// The row of the matrix that is row 0 of the tile.
+    /// The row of the weight matrix that is row 0 of the tile of the output.
     first: usize,
     rows: usize,
-    /// The column of the output that is column 0 of the tile.
+    /// The column of the whole output that is column 0 of the tile.
     column: usize,
     owner: PhantomData<&'a mut [f32]>,
 }
 
 impl Tile<'_> {
-    /// Returns a tile of the same rows that begins `columns` columns later.
+    /// Returns a tile of the same rows of a product's output that begins `columns`
+    /// columns later.
     pub(crate) fn after(&mut self, columns: usize) -> Tile<'_> {
         Tile {
             column: self.column + columns,
@@ -100,14 +102,14 @@ impl Tile<'_> {
         }
     }
 
-    /// The number of rows in the tile.
+    /// Returns the number of rows of the weight matrix whose results the tile holds.
     #[inline]
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Writes values of consecutive rows of one column, from `row` on. Values past the
-    /// tile's last row are dropped: kernels compute whole blocks of rows.
+    /// Writes results of consecutive rows of one column to the tile, from `row` on.
+    /// Values past the tile's last row are dropped: kernels compute whole blocks of rows.
     ///
     /// # Panics
     /// If the tile has no row `row`, or the output no such column.
@@ -123,18 +125,19 @@ impl Tile<'_> {
     }
 }
 
-/// One output of a projection set, `[columns, width]`.
+/// The output `[columns, width]` of one matrix of a projection set (matrices that
+/// multiply the same input).
 pub(crate) struct Output<'a> {
-    /// The buffer, at least `columns · width` values.
+    /// The buffer of the product's output, at least `columns · width` values.
     pub(crate) values: &'a mut [f32],
-    /// The number of rows in the matrix.
+    /// The number of rows in the weight matrix: the values in one column of the output.
     pub(crate) width: usize,
-    /// The number of rows in one task.
+    /// The number of rows of the weight matrix that one task computes.
     pub(crate) tile: usize,
 }
 
-/// Calls `f(index of the output, rows, tile)` for every tile of every output, all of
-/// them shared among the team as one pool of tasks.
+/// Calls `f(index of the output, rows, tile)` for every tile (range of rows) of every
+/// product's output, all of them shared among the team's threads as one pool of tasks.
 pub(crate) fn for_tiles(
     team: &mut Team,
     outputs: &mut [Output<'_>],

@@ -17,7 +17,7 @@ pub(crate) use std::sync::{Arc, Mutex, MutexGuard, atomic};
 #[cfg(not(loom))]
 pub(crate) use std::{hint, thread};
 
-/// The standard library's cell with the methods of loom's, which notes when a
+/// The standard library's `UnsafeCell` with the methods of loom's, which notes when a
 /// pointer is in use.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -28,12 +28,12 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Calls `f` with a pointer to read through.
+    /// Calls `f` with a pointer to the cell's value, to read through.
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
 
-    /// Calls `f` with a pointer to write through.
+    /// Calls `f` with a pointer to the cell's value, to write through.
     pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }

@@ -1,4 +1,5 @@
-//! A thread team with a low-latency fork-join.
+//! The team of threads that shares the tasks of one operation, with a low-latency
+//! fork-join.
 //!
 //! A token of a small model takes half a millisecond and over a hundred dispatches, so a
 //! dispatch must cost well under a microsecond. Workers spin between dispatches and join
@@ -33,26 +34,30 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// The bit of the state that says that the job is open.
+/// The bit of the thread team's state word that says that the current job is open:
+/// workers may join it.
 const OPEN: u64 = 1 << 15;
-/// The bits of the state that count the workers inside.
+/// The bits of the thread team's state word that count the workers inside the current
+/// job.
 const INSIDE: u64 = OPEN - 1;
-/// The unit of the state's epoch.
+/// The unit of the epoch (the job's number) in the thread team's state word.
 const EPOCH: u64 = 1 << 16;
-/// The largest number of threads in a team. The count of workers inside must stay below
-/// `OPEN`.
+/// The largest number of threads in a team. The count of workers inside a job must stay
+/// below `OPEN`.
 pub(crate) const MAX_THREADS: usize = 1024;
-/// The number of spins before a waiting thread begins to yield its core. Under loom a
-/// spin adds interleavings and tests nothing, so a worker yields once and sleeps.
+/// The number of spins before a waiting thread of the team begins to yield its core.
+/// Under loom a spin adds interleavings and tests nothing, so a worker yields once and
+/// sleeps.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 2_000 };
-/// The time that a worker yields before it sleeps.
+/// The time that a worker thread without a job yields its core before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(if cfg!(loom) { 0 } else { 200 });
 
 type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// The job of the current epoch.
+/// The current job of the thread team: a function and the number of its tasks.
 struct Job {
-    /// The task function, with its lifetime erased by [`Team::run`].
+    /// The function that runs the task of an index, with its lifetime erased by
+    /// [`Team::run`].
     task: *const Task<'static>,
     count: usize,
 }
@@ -61,7 +66,7 @@ struct Shared {
     state: AtomicU64,
     job: UnsafeCell<Job>,
     next: AtomicUsize,
-    /// The number of threads in the team, the leader included.
+    /// The number of threads in the team, the leader (the calling thread) included.
     threads: usize,
     sleepers: AtomicUsize,
     stop: AtomicBool,
@@ -77,7 +82,8 @@ unsafe impl Sync for Shared {}
 // thread; nothing in it is tied to the thread that made it.
 unsafe impl Send for Shared {}
 
-/// A team of threads: the leader, which is the caller, and its workers.
+/// A team of threads that shares the tasks of a job: the leader, which is the calling
+/// thread, and its workers.
 pub(crate) struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -86,7 +92,7 @@ pub(crate) struct Team {
 fn no_task(_: usize) {}
 
 impl Team {
-    /// Starts a team of `threads` threads, the caller included.
+    /// Starts a team of `threads` threads, the calling thread included.
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
         let threads = threads.clamp(1, MAX_THREADS);
         let shared = Arc::new(Shared {
@@ -113,14 +119,14 @@ impl Team {
         Ok(team)
     }
 
-    /// The number of threads in the team, the caller included.
+    /// Returns the number of threads in the team, the calling thread included.
     #[cfg(all(test, not(loom)))]
     fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `task(i)` exactly once for each `i < count`, shared among the team, and
-    /// returns when all calls have returned.
+    /// Calls `task(i)` exactly once for each `i < count`, shared among the team's
+    /// threads, and returns when all calls have returned.
     ///
     /// # Panics
     /// If a task panics: with its panic, after the other threads have ended their tasks.
@@ -180,8 +186,8 @@ impl Drop for Team {
     }
 }
 
-/// Closes the job when dropped, and waits for the workers inside, also if the leader
-/// unwinds.
+/// A guard that closes the thread team's job when dropped, and waits for the workers
+/// inside, also if the leader unwinds.
 struct Closed<'a>(&'a Shared);
 
 impl Drop for Closed<'_> {
@@ -196,7 +202,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// Waits for a moment: spins the first times, then yields the core.
+/// Waits for a moment in a busy loop: spins the first times, then yields the core.
 fn wait(spins: &mut u32) {
     if *spins < SPINS {
         *spins += 1;
@@ -210,15 +216,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes and runs tasks until none is left.
+/// Takes tasks of the thread team's job and runs them until none is left.
 fn take_tasks(shared: &Shared, task: &Task<'_>, count: usize) {
     while let Some(run) = take_run(shared, count) {
         run.for_each(task);
     }
 }
 
-/// Takes a run of consecutive tasks: a quarter of a thread's fair share of the remaining
-/// tasks, at least one.
+/// Takes a run of consecutive tasks from the thread team's job: a quarter of a thread's
+/// fair share of the remaining tasks, at least one.
 fn take_run(shared: &Shared, count: usize) -> Option<Range<usize>> {
     let mut first = shared.next.load(Ordering::Relaxed);
     while first < count {
@@ -237,7 +243,8 @@ fn take_run(shared: &Shared, count: usize) -> Option<Range<usize>> {
     None
 }
 
-/// The main loop of a worker.
+/// Runs the main loop of a worker thread: joins one job of the team after the other,
+/// until the team ends.
 fn work(shared: &Shared) {
     let mut joined = 0;
     loop {
@@ -257,8 +264,8 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Waits for an open job of another epoch than `joined` and enters it. Returns `None`
-/// when the team ends.
+/// Waits for an open job of the thread team with another epoch (number) than `joined` and
+/// enters it. Returns `None` when the team ends.
 fn next_epoch(shared: &Shared, joined: u64) -> Option<u64> {
     let mut spins = 0;
     let mut since = None;
@@ -288,8 +295,8 @@ fn next_epoch(shared: &Shared, joined: u64) -> Option<u64> {
     }
 }
 
-/// Sleeps, unless there is an open job that the worker has not joined, or the team
-/// ends.
+/// Puts the worker thread to sleep, unless there is an open job that it has not joined,
+/// or the team ends.
 fn sleep(shared: &Shared, joined: u64) {
     shared.sleepers.fetch_add(1, Ordering::SeqCst);
     let state = shared.state.load(Ordering::SeqCst);
@@ -374,14 +381,13 @@ mod tests {
     }
 }
 
-/// The same team under loom, in every order of its threads' steps.
+/// Tests of the thread team under loom, in every order of its threads' steps.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
 
-    /// Runs `count` tasks on a team and checks that each ran once. The counts are
-    /// relaxed: the leader sees them all only if `run` returned after the calls
-    /// did.
+    /// Runs `count` tasks on a thread team and checks that each ran once. The counts are
+    /// relaxed: the leader sees them all only if `run` returned after the calls did.
     fn each_once(team: &mut Team, count: usize) {
         let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
         team.run(count, &|i| {
@@ -417,7 +423,7 @@ mod model {
                 team.run(2, &|i| {
                     if thread::current().id() != leader {
                         panicked.store(true, std::sync::atomic::Ordering::Relaxed);
-                        // Raised without the hook, which prints every time.
+                        // Raised without the panic hook, which would print every time.
                         resume_unwind(Box::new(i));
                     }
                 });
@@ -429,7 +435,7 @@ mod model {
             }
             each_once(&mut team, 2);
         });
-        // Else the model never gave the worker a task.
+        // Otherwise loom never gave the worker a task.
         assert!(raised.load(std::sync::atomic::Ordering::Relaxed));
     }
 
@@ -461,7 +467,7 @@ mod model {
             let team = Team::new(2).unwrap();
             let mut shared = Arc::clone(&team.shared);
             drop(team);
-            // The worker's share of it is gone.
+            // The worker's reference to it is gone.
             assert!(Arc::get_mut(&mut shared).is_some());
         });
     }

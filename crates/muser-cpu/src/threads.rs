@@ -1,4 +1,5 @@
-//! The default number of threads.
+//! Finds the default number of threads of the CPU backend: the CPUs that the process may
+//! use, at most one for each physical core.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,8 +18,9 @@ pub(crate) fn default() -> usize {
     }
 }
 
-/// Counts the distinct (package, core) pairs under `root`, which is laid out like Linux's
-/// `/sys/devices/system/cpu`. Returns `None` if there are none.
+/// Counts the machine's physical cores: the distinct (package, core) pairs under `root`,
+/// which is laid out like Linux's `/sys/devices/system/cpu`. Returns `None` if there are
+/// none.
 fn physical_cores(root: &Path) -> Option<usize> {
     let mut cores = BTreeSet::new();
     for entry in std::fs::read_dir(root).ok()?.flatten() {

@@ -1,23 +1,26 @@
-//! [`Unpacked`]: a superblock of a row, unpacked by the portable kernels.
+//! The form, [`Unpacked`], to which the portable kernels unpack a superblock (256
+//! quantised weights) of a row.
 
-/// One unpacked superblock of a row.
+/// A superblock of a row, unpacked: the codes of 256 quantised weights, their scales and
+/// minima.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked {
-    /// The codes in natural order, four in a word.
+    /// The 256 codes of the weights in natural order, four in a word.
     pub(crate) codes: [[u8; 4]; 64],
-    /// The scale of each sub-block: 8, or 16 for Q6_K.
+    /// The scale of each sub-block of the superblock: 8, or 16 for Q6_K.
     pub(crate) scales: [i32; 16],
-    /// The factors of the activations' sums, in pairs: minima (4 pairs), or the scales
-    /// of Q6_K (8 pairs), which serve to subtract the bias.
+    /// The integers that multiply the sums of activations, in pairs: minima (4 pairs), or
+    /// the scales of Q6_K (8 pairs), which serve to subtract the codes' bias (zero
+    /// point).
     pub(crate) pairs: [[i16; 2]; 8],
-    /// The factor of the scales.
+    /// The superblock's factor d, by which its sub-blocks' scales are multiplied.
     pub(crate) d: f32,
-    /// The factor of the minima.
+    /// The superblock's factor dmin, by which its sub-blocks' minima are multiplied.
     pub(crate) dmin: f32,
 }
 
 impl Unpacked {
-    /// The value before anything is unpacked.
+    /// An unpacked superblock of zeros, before any weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[0; 4]; 64],
         scales: [0; 16],

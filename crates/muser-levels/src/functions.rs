@@ -1,10 +1,11 @@
-//! Finds the functions in the tokens of a module.
+//! Compiles the functions of a module for an instruction-set level: finds where they
+//! begin in its tokens and adds the attribute.
 
 use crate::{Problem, attribute};
 use proc_macro::{Delimiter, Group, Ident, Spacing, TokenStream, TokenTree};
 
-/// Returns the items of a module with every function compiled for the level, and with
-/// the path segment `level` replaced by the level's name.
+/// Returns the items of a module with every function compiled for the instruction-set
+/// level, and with the path segment `level` replaced by the level's name.
 pub(crate) fn compiled_for(
     items: TokenStream,
     level: &str,
@@ -34,13 +35,14 @@ pub(crate) fn compiled_for(
     Ok(out)
 }
 
-/// The kinds of items, by what `#[levels]` does with them.
+/// The kinds of a module's items, by what `#[levels]` does with them.
 enum Kind {
-    /// A function: it is compiled for the level.
+    /// A function: `#[levels]` compiles it for the instruction-set level.
     Function,
-    /// An inherent `impl`: its methods are compiled for the level.
+    /// An inherent `impl`: `#[levels]` compiles its methods for the instruction-set
+    /// level.
     Methods,
-    /// Any other item: it stays as it is.
+    /// Any other item: `#[levels]` compiles nothing in it for the instruction-set level.
     Other,
 }
 
@@ -75,7 +77,7 @@ impl Kind {
     }
 }
 
-/// Splits the tokens of a module or of an `impl` into items with their attributes.
+/// Splits the tokens of a Rust module or of an `impl` into items with their attributes.
 fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
     let tokens: Vec<TokenTree> = items.into_iter().collect();
     let (mut all, mut item) = (Vec::new(), Vec::new());
@@ -116,7 +118,8 @@ fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
     all
 }
 
-/// Removes `#[only(…)]` from an item. Returns `None` if it does not list the level.
+/// Removes `#[only(…)]` from an item of a module. Returns `None` if it does not list the
+/// instruction-set level.
 fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, Problem> {
     let mut out = Vec::with_capacity(item.len());
     let mut tokens = item.into_iter().peekable();
@@ -137,7 +140,8 @@ fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, P
     Ok(Some(out))
 }
 
-/// Returns the levels in `[only(…)]`; `None` for any other attribute.
+/// Returns the instruction-set levels in an attribute `[only(…)]`; `None` for any other
+/// attribute.
 fn only(attribute: &Group) -> Result<Option<Vec<String>>, Problem> {
     let tokens: Vec<TokenTree> = attribute.stream().into_iter().collect();
     let [TokenTree::Ident(word), TokenTree::Group(list)] = &tokens[..] else {
@@ -164,7 +168,7 @@ fn only(attribute: &Group) -> Result<Option<Vec<String>>, Problem> {
     Ok(Some(levels))
 }
 
-/// Replaces the path segment `level` by the level's name.
+/// Replaces the path segment `level` in tokens by the instruction-set level's name.
 fn named(tokens: TokenStream, level: &str) -> TokenStream {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let colon = |token: Option<&TokenTree>, spacing: Spacing| matches!(token, Some(TokenTree::Punct(p)) if p.as_char() == ':' && p.spacing() == spacing);

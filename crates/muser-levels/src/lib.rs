@@ -24,8 +24,8 @@ mod functions;
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream, TokenTree};
 
-/// The levels, the lowest first, each with the CPU features that its functions are
-/// compiled for.
+/// The instruction-set levels, the lowest first, each with the CPU features that its
+/// functions are compiled for.
 const FEATURES: [(&str, &[&str]); 3] = [
     ("scalar", &[]),
     ("avx2", &["avx2", "fma", "f16c"]),
@@ -44,7 +44,8 @@ const FEATURES: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Compiles a function for a level: `#[level(avx2)]`.
+/// Compiles a function for an instruction-set level (scalar, avx2, avx512):
+/// `#[level(avx2)]`.
 ///
 /// Without `unsafe`, the function may call the intrinsics and functions of that level
 /// and of lower levels, and functions of that level and of higher levels may call it.
@@ -62,7 +63,7 @@ pub fn level(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-/// Expands a module once for each level.
+/// Expands a module once for each instruction-set level (scalar, avx2, avx512).
 ///
 /// `#[levels] mod kernels { … }` becomes the modules `scalar`, `avx2` and `avx512` (the
 /// last two on x86-64 only), with the visibility and the attributes of `kernels`. The
@@ -107,8 +108,8 @@ pub fn levels(arguments: TokenStream, item: TokenStream) -> TokenStream {
     out
 }
 
-/// Calls a macro with the names of a level's features: `features!(avx2 => need)`
-/// expands to `need! { "avx2", "fma", "f16c", }`.
+/// Calls a macro with the CPU features of an instruction-set level: `features!(avx2 =>
+/// need)` expands to `need! { "avx2", "fma", "f16c", }`.
 #[proc_macro]
 pub fn features(arguments: TokenStream) -> TokenStream {
     let arguments: Vec<TokenTree> = arguments.into_iter().collect();
@@ -142,10 +143,10 @@ pub fn features(arguments: TokenStream) -> TokenStream {
     ])
 }
 
-/// A problem with the input of a macro: its place, and a message.
+/// A problem with the input of a macro of this crate: its place, and a message.
 type Problem = (Span, String);
 
-/// Returns the features of the one level that these tokens name.
+/// Returns the CPU features of the one instruction-set level that these tokens name.
 fn one_level(arguments: TokenStream) -> Result<&'static [&'static str], Problem> {
     let expected = || "expected one level: scalar, avx2 or avx512".to_owned();
     let arguments: Vec<TokenTree> = arguments.into_iter().collect();
@@ -160,7 +161,8 @@ fn one_level(arguments: TokenStream) -> Result<&'static [&'static str], Problem>
     }
 }
 
-/// Makes the attribute `#[target_feature(enable = "…")]`, or nothing for no features.
+/// Makes the attribute `#[target_feature(enable = "…")]` for these CPU features, or
+/// nothing for none.
 fn attribute(features: &[&str]) -> TokenStream {
     if features.is_empty() {
         return TokenStream::new();
@@ -169,13 +171,14 @@ fn attribute(features: &[&str]) -> TokenStream {
     source.parse().expect("an attribute of string literals")
 }
 
-/// Makes the attribute under which the vector levels exist.
+/// Makes the attribute `#[cfg(target_arch = "x86_64")]`, under which the avx2 and avx512
+/// levels exist.
 fn on_x86_64() -> TokenStream {
     let source = r#"#[cfg(target_arch = "x86_64")]"#;
     source.parse().expect("a literal of an attribute")
 }
 
-/// Makes a `compile_error!` with this place and message.
+/// Makes a `compile_error!` with this place in the source and this message.
 fn error(at: Span, message: &str) -> TokenStream {
     let text = TokenTree::Literal(Literal::string(message));
     let tokens = [

@@ -1,9 +1,11 @@
-//! Storing K and V, and the strict lane's attention, cut into tasks for the team.
+//! Stores K and V in the cache, and computes the strict lane's attention (muser's own
+//! arithmetic), cut into tasks for the team of threads.
 //!
 //! The tasks of all sequences in a batch are one pool. A task is one query row with one
 //! KV head. Where one task would be longer than a thread's share, as at decode with a
-//! long context, rows are also cut by chunks. The cut does not change the result: a
-//! chunk's partial result is the same on any thread, and they are merged in order.
+//! long context, rows are also cut by chunks (64 cached positions). The cut does not
+//! change the result: a chunk's partial result is the same on any thread, and they are
+//! merged in order.
 
 use super::{Batch, Cpu, Shared};
 use crate::kernels::attention::{ChunkSpan, part_len};
@@ -13,41 +15,45 @@ use muser_ops::attention::CHUNK;
 use muser_ops::{Attention, OpError, Subset};
 use std::ops::Range;
 
-/// The number of chunks from which on a context is cut. For fewer chunks the second
-/// dispatch, which merges them, would cost more than the cut gains.
+/// The number of chunks (64 cached positions each) from which on attention cuts a context
+/// into several tasks. For fewer chunks, giving the threads a second set of tasks, which
+/// merges the chunks, would cost more than the cut gains.
 const CUT_FROM: usize = 8;
-/// The number of tasks for each thread when a context is cut. With several, the others
-/// wait only for a fraction of the work of a thread that has fallen behind.
+/// The number of attention tasks for each thread when a context is cut. With several, the
+/// others wait only for a fraction of the work of a thread that has fallen behind.
 const TASKS: usize = 4;
-/// The number of values of K below which the caller stores them itself: giving tasks to
-/// the team would cost more.
+/// The number of values of K below which the calling thread alone stores them in the
+/// cache: giving tasks to the team would cost more.
 const STORE_ALONE: usize = 16 << 10;
 
-/// The rows of one KV head that are stored in one page.
+/// The rows of K and V of one KV head that are stored in one page (64 positions) of the
+/// cache.
 struct Store<'a> {
     k: &'a mut [u16],
     v: &'a mut [u16],
     head: usize,
-    /// The rows of the batch.
+    /// The batch's rows whose K and V are stored in this page of the K/V cache.
     rows: Range<usize>,
-    /// The slot of the first row in the page.
+    /// The place (0 to 63) of the first row in the page of the K/V cache.
     slot: usize,
 }
 
-/// A query row: its position, and the pages of its sequence.
+/// A query row of attention: its position, and the K/V cache pages of its sequence.
 struct Query<'a> {
     p: usize,
     kv: &'a Layer,
 }
 
 impl Query<'_> {
-    /// The chunks that have a position visible to the query.
+    /// Returns the chunks (64 cached positions each) that have a position visible to the
+    /// query.
     fn chunks(&self, desc: &Attention) -> Range<usize> {
         desc.first_visible(self.p) / CHUNK..self.p / CHUNK + 1
     }
 }
 
-/// Returns the query rows of a subset, in order.
+/// Returns the query rows of a subset of the batch, in order, with their sequences' K/V
+/// pages of a layer.
 fn queries<'a>(
     batch: &'a Batch<'_>,
     layer: usize,
@@ -63,7 +69,7 @@ fn queries<'a>(
 }
 
 impl Cpu {
-    /// Stores the batch's rows of K and V in a layer's pages.
+    /// Stores the batch's rows of K and V in the K/V cache pages of a layer.
     pub(super) fn store(
         &self,
         batch: &mut Batch<'_>,
@@ -108,7 +114,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Computes attention of the subset's rows. `q` and `out` hold these rows only.
+    /// Computes the strict lane's attention (muser's own arithmetic) for the query rows
+    /// of a subset of the batch. `q` and `out` hold these rows only.
     pub(super) fn attention_strict(
         &self,
         batch: &Batch<'_>,
@@ -136,8 +143,8 @@ impl Cpu {
         Ok(())
     }
 
-    /// Computes attention with each row's context cut into spans of at most `length`
-    /// chunks, and merges the partial results.
+    /// Computes attention with each query row's context cut into spans of at most
+    /// `length` chunks (64 cached positions each), and merges the partial results.
     fn attention_cut(
         &self,
         queries: &[Query<'_>],

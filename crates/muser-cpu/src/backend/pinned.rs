@@ -1,4 +1,5 @@
-//! Operations whose tasks are cut differently in the pinned lane.
+//! Operations that the pinned lane (llama.cpp's arithmetic) cuts into tasks differently
+//! from the strict lane.
 
 use super::{Cpu, Shared};
 use crate::kernels::pinned::attention::{Queries, Single};
@@ -7,13 +8,14 @@ use crate::rows::{for_chunks, for_parts};
 use muser_ops::pinned::attention::{Form, form, tiles};
 use muser_ops::{Attention, Profile};
 
-/// The number of values in one task of an operation that computes one of the math
-/// library's functions for each.
+/// The number of f32 values in one task of an operation that calls a function of the math
+/// library for each.
 pub(super) const TASK_CALLS: usize = 1 << 10;
 
 impl Cpu {
-    /// Computes attention of the rows in `q`, which begin at position `first`, in the
-    /// form that their number chooses.
+    /// Computes attention in the pinned lane (llama.cpp's arithmetic) of the query rows
+    /// in `q`, which begin at position `first`, in the form that their number chooses:
+    /// single rows, split contexts or tiles.
     pub(super) fn attention_pinned(
         &self,
         profile: Profile,
@@ -69,8 +71,8 @@ impl Cpu {
         });
     }
 
-    /// Computes the SiLU product. A single row is cut at whole vectors of the profile;
-    /// of a batch, each row is a task.
+    /// Computes the SiLU product in the pinned lane (llama.cpp's arithmetic). A single
+    /// row is cut at whole vectors of llama.cpp's build; of a batch, each row is a task.
     pub(super) fn silu_product_pinned(
         &self,
         profile: Profile,

@@ -1,5 +1,6 @@
-//! Projection sets: converts the input to the forms that the kernels read, and runs the
-//! kernels that the ladder chooses.
+//! Computes projection sets (matrices that multiply the same input, such as Q, K and V):
+//! converts the input to the forms that the kernels read, and runs the kernels that the
+//! ladder (the table of kernels) chooses.
 
 use super::{Cpu, Operands, Shared, TASK_VALUES};
 use crate::kernels::pinned::float::Order;
@@ -14,10 +15,12 @@ use muser_ops::{Profile, Weight};
 use muser_quant::{Arithmetic, DType, QK};
 use std::ops::Range;
 
-/// The formats that the pinned lane rounds activations to.
+/// The float formats to which the pinned lane (llama.cpp's arithmetic) rounds
+/// activations.
 const ROUNDED: [DType; 2] = [DType::F16, DType::BF16];
 
-/// A piece of a product: some of its columns, with the kernel of their rung.
+/// A piece of a matrix product: some columns of the batch, with the kernel that the
+/// ladder (the table of kernels) chooses for them.
 struct Piece<'a> {
     rung: &'static Rung,
     product: &'a Product,
@@ -25,7 +28,8 @@ struct Piece<'a> {
 }
 
 impl Cpu {
-    /// Computes a projection set over the `columns` vectors in `x`.
+    /// Computes a projection set (matrices that multiply the same input) over the
+    /// `columns` vectors in `x`.
     pub(super) fn project_set(
         &self,
         columns: usize,
@@ -66,7 +70,8 @@ impl Cpu {
         });
     }
 
-    /// Quantises and rounds the input to every form that the set's kernels read.
+    /// Quantises and rounds the input activations to every form that the kernels of a
+    /// projection set (matrices with the same input) read.
     fn prepare(&self, shared: &mut Shared, set: &[Weight], x: &[f32]) {
         let meets = |arithmetic| set.iter().any(|w| w.dtype().arithmetic() == arithmetic);
         if meets(Arithmetic::Superblocks) {
@@ -90,7 +95,7 @@ impl Cpu {
         }
     }
 
-    /// Quantises the vectors in `x` to blocks of 256 values.
+    /// Quantises the activation vectors in `x` to blocks of 256 values.
     fn quantize(&self, shared: &mut Shared, x: &[f32]) {
         let x = x.as_chunks::<QK>().0;
         let Shared { team, operands } = shared;
@@ -103,8 +108,8 @@ impl Cpu {
         });
     }
 
-    /// Quantises the vectors of `cols` values in `x` to groups of 32 values, each vector
-    /// padded with zeros to a multiple of 256 values.
+    /// Quantises the activation vectors of `cols` values in `x` to groups of 32 values,
+    /// each vector padded with zeros to a multiple of 256 values.
     fn quantize_groups(&self, shared: &mut Shared, cols: usize, x: &[f32]) {
         let folds = cols.div_ceil(QK);
         let Shared { team, operands } = shared;
@@ -127,10 +132,12 @@ impl Cpu {
     }
 }
 
-/// The input of a projection set in every form that its kernels read.
+/// The input of a projection set (matrices that multiply the same activations) in every
+/// form that its kernels read.
 struct Input<'a> {
     table: &'a KernelTable,
-    /// The profile of the pinned lane.
+    /// The profile (build of llama.cpp) whose bits the pinned lane (llama.cpp's
+    /// arithmetic) computes; `None` in the strict lane (muser's own).
     profile: Option<Profile>,
     operands: &'a Operands,
     x: &'a [f32],
@@ -138,8 +145,8 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Computes one piece of a product for a tile of rows, whose bytes are `w`. Column 0
-    /// of the tile is the first column of the piece.
+    /// Computes one piece of a matrix product for a tile of rows, whose weight bytes are
+    /// `w`. Column 0 of the tile is the first column of the piece.
     fn run(&self, piece: &Piece<'_>, w: &[u8], tile: &mut Tile<'_>) {
         let (cols, n) = (self.cols, piece.columns.len());
         self.table.called(piece.product.name);
@@ -171,7 +178,8 @@ impl Input<'_> {
         }
     }
 
-    /// The input as the pinned lane multiplies it with float weights of this format.
+    /// Returns the input activations as the pinned lane (llama.cpp's arithmetic)
+    /// multiplies them with float weights of this format.
     fn rounded(&self, dtype: DType) -> &[f32] {
         let [f16, bf16] = &self.operands.rounded;
         let rounded = ROUNDED.into_iter().zip([f16, bf16]);

@@ -1,5 +1,5 @@
-//! Rotary encoding, with tables of angles that are computed on demand for 64 positions
-//! at a time.
+//! Rotary position encoding (RoPE), with tables of angles that are computed on demand for
+//! 64 positions at a time.
 
 use super::Cpu;
 use crate::buffer::Buffer;
@@ -10,7 +10,7 @@ use muser_ops::{Lane, OpError, Plan, RopeFrequencies, RopeSpec, RopeTable, Subse
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
-/// A rotary encoding of the CPU backend, with the angles computed so far.
+/// A rotary position encoding on the CPU, with the cosines and sines computed so far.
 ///
 /// All passes, layers and sequences share the angles. A table of 64 positions takes 32
 /// KB at 64 pairs. A full context of 131,072 positions takes 64 MB, less than a
@@ -18,12 +18,13 @@ use std::sync::{PoisonError, RwLock};
 #[derive(Debug)]
 pub struct Rope {
     frequencies: RopeFrequencies,
-    /// The tables, by position / 64.
+    /// The tables of cosines and sines, 64 positions each, by position / 64.
     pages: RwLock<HashMap<usize, RopeTable>>,
 }
 
 impl Rope {
-    /// Computes the frequencies.
+    /// Makes a rotary position encoding: computes its frequencies, and no tables of
+    /// angles yet.
     ///
     /// # Errors
     /// The lane does not cover the head size.
@@ -38,7 +39,7 @@ impl Rope {
         })
     }
 
-    /// Computes the tables of these positions that do not exist yet.
+    /// Computes the tables of cosines and sines of these positions that do not exist yet.
     fn make(&self, positions: impl Iterator<Item = usize>) {
         let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
         let mut missing: Vec<usize> = positions
@@ -60,7 +61,8 @@ impl Rope {
 }
 
 impl Cpu {
-    /// Rotates each head of the subset's rows by the angles of the row's position.
+    /// Applies rotary position encoding: rotates each head of the subset's rows by the
+    /// angles of the row's position.
     pub(super) fn rotate(
         &self,
         plan: &Plan,

@@ -1,8 +1,9 @@
-//! Attention of all query heads that share one KV head, for one position.
+//! The strict lane's attention (muser's own arithmetic) of all query heads that share one
+//! KV head, for one position.
 //!
-//! Contract: [`muser_ops::attention`]. The cache is read chunk by chunk. Each value of K or
-//! V is converted from f16 once for all heads of a block (in the 30B model, 16 query heads
-//! share a KV head).
+//! Contract: [`muser_ops::attention`]. The K/V cache is read by chunks of 64 positions.
+//! Each value of K or V is converted from f16 once for all heads of a block (in the 30B
+//! model, 16 query heads share a KV head).
 //!
 //! ```text
 //! chunk c, ascending:
@@ -29,22 +30,24 @@
 use muser_levels::levels;
 use std::ops::Range;
 
-/// A span of chunks in the context of one query.
+/// A span of chunks (64 positions of the K/V cache each) in the context of one query.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkSpan {
-    /// The query's position.
+    /// The position of the query in its sequence.
     pub(crate) p: usize,
-    /// The chunks, each of which has a visible position.
+    /// The chunks (64 cached positions each) to attend to; each has a position visible to
+    /// the query.
     pub(crate) chunks: Range<usize>,
 }
 
-/// The number of values in the partial result of a chunk for `heads` query heads: o, m and
-/// l of each.
+/// Returns the number of f32 values in the partial attention result of a chunk (64 cached
+/// positions) for `heads` query heads: o, m and l of each.
 pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
     heads * (padded + 2)
 }
 
-/// The kernels of one level.
+/// The attention kernels of the strict lane (muser's own arithmetic), compiled for each
+/// instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use super::{ChunkSpan, part_len};
@@ -54,20 +57,24 @@ pub(crate) mod kernels {
     use muser_ops::attention::CHUNK;
     use std::ops::Range;
 
-    /// The number of vectors of positions, or of dimensions, in one block.
+    /// The number of vectors of cached positions, or of head dimensions, that attention
+    /// computes at once.
     const VECTORS: usize = 4;
-    /// The number of values in one block.
+    /// The number of cached positions, or of head dimensions, that attention computes at
+    /// once.
     const BLOCK: usize = VECTORS * v::ELEMENTS;
     const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && PAD.is_multiple_of(BLOCK));
 
-    /// The running softmax of one head.
+    /// The running softmax of one query head: the largest score so far (m), and the sum
+    /// of exponentials relative to it (l).
     #[derive(Clone, Copy)]
     struct Running {
         m: f32,
         l: f32,
     }
 
-    /// Computes attention of the query heads in `q` at position `p` over one KV head.
+    /// Computes attention of the query heads in `q` at position `p` over one KV head of
+    /// the cache.
     pub(crate) fn attention(
         desc: &Attention,
         p: usize,
@@ -100,8 +107,9 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the partial result of each chunk of a span, for the query heads in `q`.
-    /// `out` has a part for each chunk: o of all heads, then m and l of each head.
+    /// Computes the partial attention result of each chunk (64 cached positions) of a
+    /// span, for the query heads in `q`. `out` has a part for each chunk: o of all heads,
+    /// then m and l of each head.
     pub(crate) fn attention_span(
         desc: &Attention,
         span: &ChunkSpan,
@@ -133,7 +141,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Merges the partial results of one query head's chunks. `head` is its index among the
+    /// Merges the partial attention results of all chunks (64 cached positions each) of
+    /// one query head and divides by the sum of weights. `head` is its index among the
     /// `heads` heads of each part.
     pub(crate) fn attention_merge(
         parts: &[f32],
@@ -163,7 +172,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// One chunk, with the position `p` of the query that reads it.
+    /// One chunk (64 cached positions), with the position `p` of the query that attends
+    /// to it.
     struct Place<'a> {
         desc: &'a Attention,
         p: usize,
@@ -172,8 +182,8 @@ pub(crate) mod kernels {
     }
 
     impl Place<'_> {
-        /// Merges the chunk into the running softmax of the query heads in `q`, or begins
-        /// it with the chunk if `begin`.
+        /// Merges the chunk (64 cached positions) into the running softmax of the query
+        /// heads in `q`, or begins it with the chunk if `begin`.
         #[inline]
         fn heads(
             &self,
@@ -215,7 +225,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// One chunk with a block of query heads.
+    /// One chunk (64 cached positions) with a block of query heads that attend to it.
     struct Block<'a> {
         q: &'a [f32],
         k: &'a [u16],
@@ -226,8 +236,8 @@ pub(crate) mod kernels {
     }
 
     impl Block<'_> {
-        /// Merges the chunk into the running softmax of `H` query heads, or begins it with
-        /// the chunk if `begin`.
+        /// Merges the chunk (64 cached positions) into the running softmax of `H` query
+        /// heads, or begins it with the chunk if `begin`.
         #[inline]
         fn step<const H: usize>(
             &self,
@@ -262,7 +272,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Computes the scores of the visible positions. The others are -inf.
+        /// Computes the attention scores of the visible positions in a chunk (64 cached
+        /// positions). Those of the others are -inf.
         #[inline]
         fn scores<const H: usize>(&self, s: &mut [[f32; CHUNK]; H]) {
             let d = self.q.len() / H;
@@ -298,7 +309,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Replaces the scores by `exp(s - max s)` and returns the maximum.
+        /// Replaces the attention scores s of a chunk (64 cached positions) by `exp(s -
+        /// max s)` and returns the maximum.
         #[inline]
         fn exponentials(&self, s: &mut [f32; CHUNK]) -> f32 {
             let mut top = v::load(s, 0);
@@ -318,7 +330,9 @@ pub(crate) mod kernels {
             m
         }
 
-        /// Computes `o_c` of each head: Σ p_t · v_t over the visible positions.
+        /// Computes each head's weighted sum of values in one chunk (64 cached
+        /// positions): Σ p_t · v_t over the visible positions t. p_t: the softmax weight;
+        /// v_t: the row of V.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {
@@ -345,7 +359,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Merges a chunk's partial result into the running softmax of one head.
+    /// Merges the partial attention result of a chunk (64 cached positions) into the
+    /// running softmax of one head.
     #[inline]
     fn merge(running: &mut Running, part: Running, o: &mut [f32], part_o: &[f32]) {
         let top = if running.m > part.m {

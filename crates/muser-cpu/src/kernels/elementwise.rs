@@ -4,12 +4,14 @@
 //! instructions for a vector. Values after the last whole vector are computed by the same
 //! instructions in a padded vector.
 //!
-//! The kernels named `…_pinned` compute [`muser_ops::pinned::elementwise`]: glibc's exp
-//! in f64, 30 instructions for a vector, and its tanh, 70.
+//! The kernels named `…_pinned` are the pinned lane's (llama.cpp's arithmetic) and
+//! compute [`muser_ops::pinned::elementwise`]: glibc's exp in f64, 30 instructions for a
+//! vector, and its tanh, 70.
 
 use muser_levels::levels;
 
-/// Computes `x_i = f(x_i, y_i)` over both slices, in the vectors of the level `$v`.
+/// Computes `x_i = f(x_i, y_i)` over two slices of f32, in the vectors of the
+/// instruction-set level `$v`.
 macro_rules! map {
     ($v:ident, $x:expr, $y:expr, $f:expr) => {{
         let (x, y) = ($x, $y);
@@ -30,40 +32,43 @@ macro_rules! map {
     }};
 }
 
-/// The kernels of one level.
+/// The elementwise kernels, compiled for each instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::{Profile, pinned};
 
-    /// Computes x · sigmoid(g).
+    /// Computes the sigmoid gate x · sigmoid(g) in each element of a vector.
     #[inline]
     fn gated(x: v::V, g: v::V) -> v::V {
         v::mul(x, v::sigmoid(g))
     }
 
-    /// Computes silu(g) · u.
+    /// Computes the SiLU product silu(g) · u in each element of a vector.
     #[inline]
     fn product(g: v::V, u: v::V) -> v::V {
         v::mul(v::silu(g), u)
     }
 
-    /// Computes `x *= sigmoid(gate)`.
+    /// Computes the sigmoid gate `x *= sigmoid(gate)` for each activation, in the strict
+    /// lane (muser's own arithmetic).
     pub(crate) fn sigmoid_gate(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated);
     }
 
-    /// Computes `gate = silu(gate) * up`.
+    /// Computes the SiLU product `gate = silu(gate) * up` for each activation, in the
+    /// strict lane (muser's own arithmetic).
     pub(crate) fn silu_product(gate: &mut [f32], up: &[f32]) {
         map!(v, gate, up, product);
     }
 
-    /// Scales values and, with a cap, soft-caps them.
+    /// Scales logits and, with a cap, soft-caps them: cap · tanh(x / cap).
     pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<false>(x, scale, cap);
     }
 
-    /// Scales values and, with a cap, soft-caps them, in the pinned lane.
+    /// Scales logits and, with a cap, soft-caps them by cap · tanh(x / cap), in the
+    /// pinned lane (llama.cpp's arithmetic).
     pub(crate) fn soft_cap_pinned(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<true>(x, scale, cap);
     }
@@ -99,7 +104,8 @@ pub(crate) mod kernels {
         v::mul(tanh, v::splat(cap))
     }
 
-    /// Computes `x *= sigmoid(gate)`, in the pinned lane.
+    /// Computes the sigmoid gate `x *= sigmoid(gate)` for each activation, in the pinned
+    /// lane (llama.cpp's arithmetic).
     pub(crate) fn sigmoid_gate_pinned(x: &mut [f32], gate: &[f32]) {
         map!(v, x, gate, gated_pinned);
     }
@@ -111,8 +117,9 @@ pub(crate) mod kernels {
         v::mul(x, v::div(one, v::add(one, e)))
     }
 
-    /// Computes `gate = silu(gate) * up`, in the pinned lane. The first `whole` values lie
-    /// in whole vectors of the profile, the others follow them.
+    /// Computes the SiLU product `gate = silu(gate) * up` for each activation, in the
+    /// pinned lane (llama.cpp's arithmetic). The first `whole` values lie in whole
+    /// vectors of llama.cpp's build, the others follow them.
     pub(crate) fn silu_product_pinned(
         profile: Profile,
         whole: usize,

@@ -1,4 +1,4 @@
-//! Stores K and V of one position as f16.
+//! Stores K and V of one position in the K/V cache as f16.
 //!
 //! Values are rounded to nearest, ties to even. Within a chunk of 64 positions, K is
 //! transposed, `[dimension][position]`, so that attention computes the scores of many
@@ -8,14 +8,15 @@
 
 use muser_levels::levels;
 
-/// The kernel of one level.
+/// The kernel that stores K and V in the cache, compiled for each instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::attention::CHUNK;
 
-    /// Stores one head's K and V at `slot` of a chunk: K in position `slot` of every
-    /// dimension of `k_chunk`, V in `v_row`.
+    /// Stores one head's K and V in the K/V cache, at place `slot` of a chunk (64
+    /// positions): K transposed, as entry `slot` of every dimension of `k_chunk`, and V
+    /// in `v_row`.
     pub(crate) fn kv_store(
         k: &[f32],
         value: &[f32],

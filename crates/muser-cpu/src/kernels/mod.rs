@@ -1,4 +1,5 @@
-//! The kernels, by family and instruction-set level.
+//! The CPU backend's kernels, by family (operation) and instruction-set level (scalar,
+//! avx2, avx512).
 //!
 //! A family whose code is the same at all levels is one file, written once over the
 //! functions of [`crate::simd`] (`#[levels]`). A family whose levels differ is a folder:

@@ -1,26 +1,28 @@
-//! RMS norms of a row, of the heads of a row, and of a row that is added to another.
+//! RMS norm kernels: of a row of activations, of the heads of a row, and of a row that is
+//! added to another.
 //!
 //! Contract: [`muser_ops::norm`], and [`muser_ops::pinned::norm`] for the kernels named
-//! `…_pinned`. The two differ in the sum of squares alone. The strict lane has 256
-//! partial sums, in 256 / `ELEMENTS` accumulators, so that no level waits for the
-//! latency of an fma. The pinned lane has a chain of f64 additions; the chains of four
-//! heads are computed side by side. The row is read twice, the second time from L1.
+//! `…_pinned`, of the pinned lane (llama.cpp's arithmetic). The two differ in the sum of
+//! squares alone. The strict lane (muser's own arithmetic) has 256 partial sums, in 256 /
+//! `ELEMENTS` accumulators, so that no level waits for the latency of an fma. The pinned
+//! lane has a chain of f64 additions; the chains of four heads are computed side by side.
+//! The row is read twice, the second time from L1.
 //!
 //! Traffic: for each value, 4 bytes read, 4 bytes written, and 4 bytes of weight. 6,656
 //! values are 26 KB each, which stay in L1 and L2.
 
 use muser_levels::levels;
 
-/// The kernels of one level.
+/// The RMS norm kernels, compiled for each instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::{norm, pinned, reduce};
 
-    /// The number of vectors that hold the partial sums.
+    /// The number of vector registers that hold the 256 partial sums of squares.
     const VECTORS: usize = reduce::PARTIALS / v::ELEMENTS;
 
-    /// Computes the factor of a norm, 1 / sqrt(mean of squares + eps).
+    /// Computes the factor of an RMS norm, 1 / sqrt(mean of squares + eps).
     #[inline]
     fn scale(x: &[f32], eps: f32) -> f32 {
         let mut acc = [v::splat(0.0); VECTORS];
@@ -55,7 +57,8 @@ pub(crate) mod kernels {
         norm::scale(v::halve(acc[0]), x.len(), eps)
     }
 
-    /// Computes the pinned lane's factors of four rows.
+    /// Computes the RMS norm's factors of four rows in the pinned lane (llama.cpp's
+    /// arithmetic).
     #[inline]
     fn scales_pinned(rows: [&[f32]; 4], eps: f32) -> [f32; 4] {
         let mut sums = [0.0f64; 4];
@@ -68,17 +71,19 @@ pub(crate) mod kernels {
         sums.map(|sum| pinned::norm::factor(sum, n, eps))
     }
 
-    /// Computes `out = norm(x)`, with or without weights.
+    /// Computes the RMS norm of a row, `out = norm(x)`, with or without weights.
     pub(crate) fn rms_norm(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
         scaled(x, scale(x, eps), weight, out);
     }
 
-    /// Computes `out = norm(x)`, in the pinned lane.
+    /// Computes the RMS norm of a row, `out = norm(x)`, in the pinned lane (llama.cpp's
+    /// arithmetic).
     pub(crate) fn rms_norm_pinned(x: &[f32], weight: Option<&[f32]>, eps: f32, out: &mut [f32]) {
         scaled(x, pinned::norm::scale(x, eps), weight, out);
     }
 
-    /// Computes `out = (x · r) · w`.
+    /// Multiplies a row by its RMS norm's factor r and by the weights w: `out = (x · r) ·
+    /// w`.
     #[inline]
     fn scaled(x: &[f32], r: f32, weight: Option<&[f32]>, out: &mut [f32]) {
         let rv = v::splat(r);
@@ -104,14 +109,15 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes `x = norm(x)` for each head.
+    /// Computes the RMS norm of each head of a row, `x = norm(x)`.
     pub(crate) fn head_norm(x: &mut [f32], weight: &[f32], eps: f32) {
         for head in x.chunks_exact_mut(weight.len()) {
             scaled_head(head, scale(head, eps), weight);
         }
     }
 
-    /// Computes `x = norm(x)` for each head, in the pinned lane.
+    /// Computes the RMS norm of each head of a row, `x = norm(x)`, in the pinned lane
+    /// (llama.cpp's arithmetic).
     pub(crate) fn head_norm_pinned(x: &mut [f32], weight: &[f32], eps: f32) {
         let d = weight.len();
         for heads in x.chunks_mut(4 * d) {
@@ -125,7 +131,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes `x = (x · r) · w`.
+    /// Multiplies a head by its RMS norm's factor r and by the weights w: `x = (x · r) ·
+    /// w`.
     #[inline]
     fn scaled_head(head: &mut [f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);
@@ -139,17 +146,19 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes `x += norm(y)`.
+    /// Adds the RMS norm of row `y` to row `x`: `x += norm(y)`.
     pub(crate) fn add_rms_norm(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
         add_scaled(x, y, scale(y, eps), weight);
     }
 
-    /// Computes `x += norm(y)`, in the pinned lane.
+    /// Adds the RMS norm of row `y` to row `x`, `x += norm(y)`, in the pinned lane
+    /// (llama.cpp's arithmetic).
     pub(crate) fn add_rms_norm_pinned(x: &mut [f32], y: &[f32], weight: &[f32], eps: f32) {
         add_scaled(x, y, pinned::norm::scale(y, eps), weight);
     }
 
-    /// Computes `x += (y · r) · w`.
+    /// Adds row y, times its RMS norm's factor r and the weights w, to row x: `x += (y ·
+    /// r) · w`.
     #[inline]
     fn add_scaled(x: &mut [f32], y: &[f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);

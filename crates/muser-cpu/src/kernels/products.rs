@@ -1,8 +1,9 @@
-//! The product kernels of one level: every family with each of its formats.
+//! Lists the matrix-product kernels of one instruction-set level: every family with each
+//! weight format that it multiplies.
 //!
-//! A family of the strict lane has every format of its arithmetic, from the table of
-//! formats. The formats of the pinned lane's families are listed here by hand, because
-//! llama.cpp's arithmetic differs from format to format.
+//! A family of the strict lane (muser's own arithmetic) has every format of its
+//! arithmetic, from the table of formats. The formats of the pinned lane's families are
+//! listed here by hand, because llama.cpp's arithmetic differs from format to format.
 
 use super::pinned::float::Order;
 use super::quantize::{Block, Groups};
@@ -11,41 +12,47 @@ use crate::rows::Tile;
 use muser_levels::levels;
 use muser_quant::DType;
 
-/// A kernel for rows of superblocks. Arguments: the bytes of the rows, the quantised
-/// columns, the blocks in a column, the number of columns, and the tile to write.
+/// A product kernel for weights in superblocks of 256. Arguments: the bytes of the rows,
+/// the quantised activation columns, the blocks in a column, the number of columns, and
+/// the tile of the output to write.
 pub(crate) type OfSuperblocks = fn(&[u8], &[Block], usize, usize, &mut Tile<'_>);
-/// A kernel for rows of groups. Arguments: the bytes of the rows, the quantised columns,
-/// the values in a column, the number of columns, and the tile to write.
+/// A product kernel for weights in groups of 32. Arguments: the bytes of the rows, the
+/// quantised activation columns, the values in a column, the number of columns, and the
+/// tile of the output to write.
 pub(crate) type OfGroups = fn(&[u8], &[Groups], usize, usize, &mut Tile<'_>);
-/// A kernel for rows of floats. Arguments: the bytes of the rows, the columns, the values
-/// in a column, the number of columns, and the tile to write.
+/// A product kernel for float weights. Arguments: the bytes of the rows, the activation
+/// columns, the values in a column, the number of columns, and the tile of the output to
+/// write.
 pub(crate) type OfFloats = fn(&[u8], &[f32], usize, usize, &mut Tile<'_>);
-/// A kernel for rows of floats in one of the pinned lane's orders. Arguments: as
-/// [`OfFloats`], with the order before the tile.
+/// A product kernel for float weights in one of the orders of summation of the pinned
+/// lane (llama.cpp's arithmetic). Arguments: as [`OfFloats`], with the order before the
+/// tile.
 pub(crate) type OfOrderedFloats = fn(&[u8], &[f32], usize, usize, Order, &mut Tile<'_>);
 
-/// A product kernel, by the form of the activations that it reads.
+/// A matrix-product kernel, by the form of the activations that it reads.
 #[derive(Clone, Copy)]
 pub(crate) enum Kernel {
-    /// Activations quantised in groups of 32.
+    /// A kernel that reads activations quantised in groups of 32.
     Groups(OfGroups),
-    /// Activations quantised in blocks of 256.
+    /// A kernel that reads activations quantised in blocks of 256.
     Superblocks(OfSuperblocks),
-    /// Activations in f32.
+    /// A kernel that reads activations in f32.
     Floats(OfFloats),
-    /// Activations in f32, rounded to the precision of the weights.
+    /// A kernel that reads activations in f32, rounded to the precision of the float
+    /// weights.
     OrderedFloats(OfOrderedFloats),
 }
 
-/// A product kernel of the inventory.
+/// An entry of the list of matrix-product kernels: a function with its family, weight
+/// format and name.
 pub(crate) struct Product {
-    /// The kernel's family.
+    /// The family of the product kernel (matvec, slab, …): the way in which it computes.
     pub(crate) family: Family,
-    /// The format of the weights.
+    /// The format of the weights that the product kernel multiplies.
     pub(crate) dtype: DType,
-    /// The kernel's name, without the level.
+    /// The product kernel's name without the instruction-set level: `matvec/q4_k`.
     pub(crate) name: &'static str,
-    /// The function.
+    /// The product kernel's function, for one instruction-set level.
     pub(crate) kernel: Kernel,
 }
 
@@ -63,7 +70,7 @@ pub(crate) mod kernels {
     use crate::ladder::Family;
     use muser_quant::{DType, bf16, f16, f32, formats, q4_k, q5_k, q6_k};
 
-    /// Lists the product kernels of this level.
+    /// Lists the matrix-product kernels of one instruction-set level.
     pub(crate) fn products() -> Vec<Product> {
         let mut all = Vec::new();
         let mut add = |family, dtype, name, kernel| {

@@ -1,4 +1,4 @@
-//! Rotary position encoding of the heads of one row, in place.
+//! Rotary position encoding (RoPE) of the heads of one row of activations, in place.
 //!
 //! Contract: [`muser_ops::rope`](mod@muser_ops::rope), and
 //! [`muser_ops::pinned::rope`](mod@muser_ops::pinned::rope) for the kernel
@@ -7,12 +7,13 @@
 
 use muser_levels::levels;
 
-/// The kernel of one level.
+/// The rotary-encoding kernels, compiled for each instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use crate::simd::level as v;
 
-    /// Rotates every head of `x` by the angles of one position.
+    /// Applies rotary position encoding: rotates the pairs of every head of `x` by the
+    /// angles of one position.
     pub(crate) fn rope(x: &mut [f32], cos: &[f32], sin: &[f32]) {
         for head in x.chunks_exact_mut(2 * cos.len()) {
             for p in v::rotate_pairs(head, cos, sin)..cos.len() {
@@ -23,8 +24,9 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Rotates every head of `x`, in the pinned lane. It computes one pair at a time: a
-    /// few hundred fused operations for each token and layer.
+    /// Applies rotary position encoding to every head of `x` in the pinned lane
+    /// (llama.cpp's arithmetic). It computes one pair at a time: a few hundred fused
+    /// operations for each token and layer.
     pub(crate) fn rope_pinned(x: &mut [f32], cos: &[f32], sin: &[f32]) {
         for head in x.chunks_exact_mut(2 * cos.len()) {
             for ((pair, &c), &s) in head.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {

@@ -10,14 +10,14 @@ use std::hint::black_box;
 use std::ops::DerefMut;
 use std::time::Instant;
 
-/// The number of bytes that one task reads.
+/// The number of bytes that one task reads when the read bandwidth is measured.
 const TASK: usize = 1 << 20;
-/// The number of passes over the buffer. The first one is slower, because the clock
-/// frequency rises and threads wake up.
+/// The number of passes over the buffer when the read bandwidth is measured. The first
+/// one is slower, because the clock frequency rises and threads wake up.
 const PASSES: usize = 5;
 
-/// Measures the bandwidth, in bytes a second, at which the team reads a buffer
-/// of `bytes`: the best of [`PASSES`]. The buffer should be several times the
+/// Measures the read bandwidth, in bytes a second, at which the thread team reads a
+/// buffer of `bytes`: the best of [`PASSES`]. The buffer should be several times the
 /// last-level cache ([`beyond_caches`](super::beyond_caches)).
 pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64 {
     const { assert!(TASK.is_multiple_of(STEP)) };
@@ -37,9 +37,9 @@ pub(crate) fn measure(team: &mut Team, table: &KernelTable, bytes: usize) -> f64
     bytes as f64 / seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Allocates memory in huge pages where the system has them. With small pages,
-/// page-table walks take up to half of the bandwidth, which a mapped model file
-/// does not pay.
+/// Allocates the memory that is read to measure the bandwidth, in huge pages where the
+/// system has them. With small pages, page-table walks take up to half of the bandwidth,
+/// which a mapped model file does not pay.
 fn buffer(bytes: usize) -> Box<dyn DerefMut<Target = [u8]>> {
     let Ok(map) = MmapMut::map_anon(bytes) else {
         return Box::new(vec![0; bytes]);

@@ -1,4 +1,4 @@
-//! Finds the size of a buffer that no cache holds.
+//! Finds the size of a buffer that no cache holds, for measuring memory bandwidth.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ pub fn beyond_caches() -> usize {
     (4 * largest.unwrap_or(0)).max(256 << 20)
 }
 
-/// Returns the size of the largest cache under `root`, which is laid out like Linux's
-/// `…/cpu0/cache`.
+/// Returns the size in bytes of the largest cache under `root`, which is laid out like
+/// Linux's `…/cpu0/cache`.
 fn largest(root: &Path) -> Option<usize> {
     let entries = std::fs::read_dir(root).ok()?.flatten();
     let size = |path: &Path| {

@@ -6,17 +6,19 @@ use crate::team::Team;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The number of rounds in one task. A task takes about 100 µs: short, so that a thread
-/// that starts late leaves few tasks to the others.
+/// The number of rounds of multiply-adds in one task when the int8 rate is measured. A
+/// task takes about 100 µs: short, so that a thread that starts late leaves few tasks to
+/// the others.
 const ROUNDS: u32 = 30_000;
-/// The number of tasks for each thread in a pass.
+/// The number of tasks for each thread in one pass when the int8 rate is measured.
 const TASKS: usize = 64;
-/// The number of passes. The first one is slower, because the clock frequency rises and
-/// threads wake up.
+/// The number of passes when the int8 rate is measured. The first one is slower, because
+/// the clock frequency rises and threads wake up.
 const PASSES: usize = 5;
 
-/// Measures int8 operations a second, a multiply-add being two: the best of
-/// [`PASSES`]. Returns `None` if the level has no int8 dot product.
+/// Measures the int8 operations a second that the thread team reaches, a multiply-add
+/// being two: the best of [`PASSES`]. Returns `None` if the instruction-set level has no
+/// int8 dot product.
 pub(crate) fn measure(team: &mut Team, threads: usize, table: &KernelTable) -> Option<f64> {
     if table.int8_peak(1) == 0 {
         return None;

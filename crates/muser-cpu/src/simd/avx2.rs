@@ -1,4 +1,5 @@
-//! The avx2 level: vectors of 8 f32, with AVX2, FMA and F16C.
+//! The vector functions of the avx2 instruction-set level: vectors of 8 f32, with AVX2,
+//! FMA and F16C.
 //!
 //! | name | instruction | Zen 4 / Zen 5 latency | Skylake latency |
 //! |---|---|---|---|
@@ -16,15 +17,16 @@ use muser_levels::level;
 use muser_ops::pinned::glibc;
 use std::arch::x86_64::*;
 
-/// A vector of eight values.
+/// A vector of the avx2 level: eight f32 values.
 pub(crate) type V = __m256;
-/// The number of elements in a vector.
+/// The number of f32 elements in a vector of the avx2 level.
 pub(crate) const ELEMENTS: usize = 8;
-/// The number of query heads that attention computes at once. They take 2 × 4
-/// accumulators, 4 vectors of K or V and one broadcast, of 16 registers.
+/// The number of query heads that attention computes at once at the avx2 level. They take
+/// 2 × 4 accumulators, 4 vectors of K or V and one broadcast, of 16 registers.
 pub(crate) const HEAD_BLOCK: usize = 2;
 
-/// The pointer to `$n` values of a slice from `$at` on, after a check that they exist.
+/// Returns a pointer to `$n` values of a slice from `$at` on, after a check that they
+/// exist.
 macro_rules! checked {
     ($x:expr, $at:expr, $n:expr) => {
         $x[$at..][..$n].as_ptr()
@@ -73,7 +75,7 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     // SAFETY: the slice expression has checked eight values.
     unsafe { _mm_storeu_si128(x[at..][..8].as_mut_ptr().cast(), half) }
 }
-/// Rounds each element to f16 and converts it back.
+/// Rounds each element of a vector to f16 and converts it back to f32.
 #[inline]
 #[level(avx2)]
 pub(crate) fn half(x: V) -> V {
@@ -104,19 +106,19 @@ pub(crate) fn mul(a: V, b: V) -> V {
 pub(crate) fn div(a: V, b: V) -> V {
     _mm256_div_ps(a, b)
 }
-/// Computes a · b + c in each element, rounded once.
+/// Computes a · b + c in each element of three vectors, rounded once.
 #[inline]
 #[level(avx2)]
 pub(crate) fn fma(a: V, b: V, c: V) -> V {
     _mm256_fmadd_ps(a, b, c)
 }
-/// Computes a > b ? a : b in each element: b if either is NaN.
+/// Computes a > b ? a : b in each element of two vectors: b if either is NaN.
 #[inline]
 #[level(avx2)]
 pub(crate) fn max(a: V, b: V) -> V {
     _mm256_max_ps(a, b)
 }
-/// Computes a < b ? a : b in each element: b if either is NaN.
+/// Computes a < b ? a : b in each element of two vectors: b if either is NaN.
 #[inline]
 #[level(avx2)]
 pub(crate) fn min(a: V, b: V) -> V {
@@ -132,7 +134,8 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     _mm256_round_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
-/// Computes `muser_ops::pinned::glibc::expf` in each element, four f64 at a time.
+/// Computes glibc's expf in each element, as `muser_ops::pinned::glibc::expf` defines it,
+/// four f64 at a time.
 #[inline]
 #[level(avx2)]
 pub(crate) fn exp_glibc(x: V) -> V {
@@ -140,7 +143,7 @@ pub(crate) fn exp_glibc(x: V) -> V {
     let high = exp_f64(_mm256_cvtps_pd(_mm256_extractf128_ps::<1>(x)));
     _mm256_set_m128(_mm256_cvtpd_ps(high), _mm256_cvtpd_ps(low))
 }
-/// Computes glibc's expf in f64, before its result is rounded to f32.
+/// Computes glibc's expf of four values in f64, before the results are rounded to f32.
 #[inline]
 #[level(avx2)]
 fn exp_f64(x: __m256d) -> __m256d {
@@ -170,20 +173,21 @@ fn exp_f64(x: __m256d) -> __m256d {
 pub(crate) fn abs(a: V) -> V {
     _mm256_andnot_ps(_mm256_set1_ps(-0.0), a)
 }
-/// Combines the magnitude of `a` with the sign of `s`.
+/// Combines the magnitude of `a` with the sign of `s` in each element of two vectors.
 #[inline]
 #[level(avx2)]
 pub(crate) fn copysign(a: V, s: V) -> V {
     let sign = _mm256_and_ps(_mm256_set1_ps(-0.0), s);
     _mm256_or_ps(abs(a), sign)
 }
-/// Computes a < b ? x : y in each element.
+/// Computes a < b ? x : y in each element of four vectors.
 #[inline]
 #[level(avx2)]
 pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
     _mm256_blendv_ps(y, x, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b))
 }
-/// Computes p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+/// Multiplies each element of p by a power of two in two steps, p · 2^(n >> 1) · 2^(n -
+/// (n >> 1)), for integral n, |n| <= 152.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scale_by_power(p: V, n: V) -> V {
@@ -195,9 +199,9 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let b = _mm256_slli_epi32::<23>(_mm256_add_epi32(rest, bias));
     mul(mul(p, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b))
 }
-/// Rotates interleaved pairs (x0, y0, x1, y1, …) by the angle of each pair: x·c - y·s and
-/// x·s + y·c, products and sum rounded. Rotates whole groups of four pairs and returns the
-/// number of pairs it has rotated.
+/// Applies rotary position encoding to interleaved pairs (x0, y0, x1, y1, …) by the
+/// cosine c and sine s of each pair: x·c - y·s and x·s + y·c, products and sum rounded.
+/// Rotates whole groups of four pairs and returns the number of pairs it has rotated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
@@ -220,8 +224,8 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     }
     pairs
 }
-/// Adds the elements of a vector by halves: the upper half to the lower one until one
-/// value is left.
+/// Adds the eight elements of a vector by halves: the upper half to the lower one until
+/// one value is left.
 #[inline]
 #[level(avx2)]
 pub(crate) fn halve(v: V) -> f32 {
@@ -230,7 +234,8 @@ pub(crate) fn halve(v: V) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// Adds the `L` values from `at` on by halves; `L` is 8 or 16.
+/// Adds the `L` (8 or 16) values of a slice from `at` on, by halves: the upper half to
+/// the lower one until one value is left.
 #[inline]
 #[level(avx2)]
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
@@ -252,42 +257,42 @@ pub(crate) fn prefetch(x: &[u8], at: usize, len: usize) {
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
 }
-/// Loads 16 bytes from `at` on.
+/// Loads 16 bytes of a slice, from byte `at` on, to a 128-bit register.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load128(x: &[u8], at: usize) -> __m128i {
     // SAFETY: the slice expression has checked 16 bytes; the load is unaligned.
     unsafe { _mm_loadu_si128(checked!(x, at, 16).cast()) }
 }
-/// Loads 32 bytes from `at` on.
+/// Loads 32 bytes of a slice, from byte `at` on, to a 256-bit register.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
     unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Loads 32 codes from `at` on.
+/// Loads 32 of the 256 int8 codes of a block of activations, from code `at` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 codes; the load is unaligned.
     unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Loads eight 16-bit sums.
+/// Loads the eight 16-bit sums of activation codes of a block.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums8(x: &[i16; 8]) -> __m128i {
     // SAFETY: the array has 16 bytes.
     unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
 }
-/// Loads sixteen 16-bit sums.
+/// Loads the sixteen 16-bit sums of activation codes of a block.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
     // SAFETY: the array has 32 bytes.
     unsafe { _mm256_loadu_si256(x.as_ptr().cast()) }
 }
-/// Stores the four elements of a vector in an array.
+/// Returns the four f32 elements of a vector as an array.
 #[inline]
 #[level(avx2)]
 pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
@@ -296,14 +301,14 @@ pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
     unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) };
     out
 }
-/// Stores 32 codes to `q[at..]`.
+/// Stores 32 int8 codes of activations to `q[at..]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_codes(q: &mut [i8; 256], at: usize, v: __m256i) {
     // SAFETY: the slice expression has checked 32 codes.
     unsafe { _mm256_storeu_si256(q[at..][..32].as_mut_ptr().cast(), v) }
 }
-/// Sums the eight i32 of each of four vectors: four horizontal sums.
+/// Sums the eight i32 of each of four vectors, and returns the four sums as one vector.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum4(v: [__m256i; 4]) -> __m128i {
@@ -312,13 +317,14 @@ pub(crate) fn sum4(v: [__m256i; 4]) -> __m128i {
     let c = _mm256_hadd_epi32(a, b);
     _mm_add_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256::<1>(c))
 }
-/// Sums the four i32 of each of four vectors: four horizontal sums.
+/// Sums the four i32 of each of four 128-bit vectors, and returns the four sums as one
+/// vector.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum4_narrow(v: [__m128i; 4]) -> __m128i {
     _mm_hadd_epi32(_mm_hadd_epi32(v[0], v[1]), _mm_hadd_epi32(v[2], v[3]))
 }
-/// Loads the f16 values at byte `at` of four blocks, as f32.
+/// Loads the f16 scale factors at byte `at` of four weight blocks, as f32.
 #[inline]
 #[level(avx2)]
 pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
@@ -327,58 +333,60 @@ pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
         bits(blocks[0]) | bits(blocks[1]) << 16 | bits(blocks[2]) << 32 | bits(blocks[3]) << 48;
     _mm_cvtph_ps(_mm_cvtsi64_si128(all))
 }
-/// Adds a link to the chains of four rows: `f32(sum) · (factor · y) + acc`, the sum rounded
-/// once.
+/// Adds the integer sums of a superblock to the running f32 sums of four rows: `f32(sum)
+/// · (factor · y) + acc`, the final sum rounded once. y: the activations' scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
     let scaled = _mm_mul_ps(factor, _mm_set1_ps(y));
     _mm_fmadd_ps(_mm_cvtepi32_ps(sum), scaled, acc)
 }
-/// Sums the four i32 of a vector, in every element of the result.
+/// Sums the four i32 of a vector, and returns the sum in every element.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum_all4(v: __m128i) -> __m128i {
     let two = _mm_hadd_epi32(v, v);
     _mm_hadd_epi32(two, two)
 }
-/// Computes (x0 + x2) + (x1 + x3).
+/// Adds the four elements of a vector in the order (x0 + x2) + (x1 + x3).
 #[inline]
 #[level(avx2)]
 pub(crate) fn fold4(x: __m128) -> f32 {
     let two = _mm_add_ps(x, _mm_movehl_ps(x, x));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
-/// Loads the f16 value at byte `at`, as f32.
+/// Loads the f16 scale factor at byte `at` of a weight block, as f32.
 #[inline]
 #[level(avx2)]
 pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
     factor(w[at], w[at + 1])
 }
-/// Subtracts the second chain from the first, for four rows.
+/// Subtracts the running sums of minima `b` from those of scaled products `a`, for four
+/// rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn difference(a: __m128, b: __m128) -> [f32; 4] {
     to_array4(_mm_sub_ps(a, b))
 }
-/// Returns four blocks; if there are fewer, the last one is repeated.
+/// Returns the bytes of four weight blocks; if there are fewer, the last one is repeated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn four<const B: usize>(w: &[[u8; B]]) -> [&[u8]; 4] {
     let last = w.len() - 1;
     [&w[0], &w[last.min(1)], &w[last.min(2)], &w[last]]
 }
-/// Loads the scales of four blocks of activations; if there are fewer, the last one is
-/// repeated.
+/// Loads the scales of four blocks of quantised activations; if there are fewer, the last
+/// one is repeated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scales_of(x: &[Block]) -> __m128 {
     let last = x.len() - 1;
     _mm_setr_ps(x[0].d, x[last.min(1)].d, x[last.min(2)].d, x[last].d)
 }
-/// Adds the links of up to four superblocks of one row, one after the other: `f32(sum) ·
-/// (factor · y) + acc`. The two chains, of sums and of minima, are the first two elements
-/// of `chains`.
+/// Adds the integer sums of up to four superblocks of one row to its running f32 sums,
+/// one after the other: `f32(sum) · (factor · y) + acc`. The two running sums, of scaled
+/// products and of minima, are the first two elements of `chains`. y: the activations'
+/// scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn links(
@@ -408,27 +416,29 @@ pub(crate) fn links(
     let (sums, factors) = (_mm_movehl_ps(sums, sums), _mm_movehl_ps(factors, factors));
     _mm_fmadd_ps(sums, factors, chains)
 }
-/// Returns the first chain of [`links`].
+/// Returns the first of the two running sums of [`links`]: that of a row's scaled
+/// products.
 #[inline]
 #[level(avx2)]
 pub(crate) fn first(chains: __m128) -> f32 {
     _mm_cvtss_f32(chains)
 }
-/// Returns the first chain of [`links`] minus the second.
+/// Returns a row's dot product from the two running sums of [`links`]: the first, of
+/// scaled products, minus the second, of minima.
 #[inline]
 #[level(avx2)]
 pub(crate) fn minus_second(chains: __m128) -> f32 {
     _mm_cvtss_f32(_mm_sub_ss(chains, _mm_movehdup_ps(chains)))
 }
-/// Four chains before any link: zeros.
+/// Returns four running f32 sums before any superblock is added: zeros.
 #[inline]
 #[level(avx2)]
 pub(crate) fn zero4() -> __m128 {
     _mm_setzero_ps()
 }
 
-/// Unpacks the scales of a Q4_K or Q5_K block, as i16 in both 128-bit halves, and its minima,
-/// as i16.
+/// Unpacks the scales of a Q4_K or Q5_K superblock, as i16 in both 128-bit halves, and
+/// its minima, as i16.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
@@ -438,13 +448,14 @@ pub(crate) fn scales_mins(w: &[u8]) -> (__m256i, __m128i) {
         _mm256_extracti128_si256::<1>(wide),
     )
 }
-/// Unpacks the scales of a Q4_K or Q5_K block to the lower eight bytes, its minima to the
-/// upper eight bytes.
+/// Unpacks the scales of a Q4_K or Q5_K superblock to the lower eight bytes of a
+/// register, its minima to the upper eight bytes.
 #[inline]
 #[level(avx2)]
 pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
     let header = load128(w, 0);
-    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    // The 32-bit words of a header: factors, scales 0..3, minima 0..3, low nibbles of
+    // 4..7.
     let low = _mm_shuffle_epi32::<0b11_10_11_01>(header);
     let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(header));
     let low = _mm_srlv_epi32(low, _mm_setr_epi32(0, 0, 0, 4));
@@ -452,8 +463,8 @@ pub(crate) fn scales_mins_bytes(w: &[u8]) -> __m128i {
     let high_mask = _mm_setr_epi32(0, 0x3030_3030, 0, 0x3030_3030);
     _mm_or_si128(_mm_and_si128(low, low_mask), _mm_and_si128(high, high_mask))
 }
-/// Computes Σ scale · code · activation of a superblock, in 8 partial sums. Vector j of
-/// `codes` is sub-block j.
+/// Computes Σ scale · code · activation of a Q4_K or Q5_K superblock (256 weights), in 8
+/// partial sums. Vector j of `codes` is sub-block j.
 #[inline]
 #[level(avx2)]
 pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {
@@ -467,7 +478,7 @@ pub(crate) fn dot_scaled(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -
     sum
 }
 
-/// Converts the f16 value in two bytes to f32.
+/// Converts the f16 value in two bytes, the low one first, to f32.
 #[inline]
 #[level(avx2)]
 fn factor(lo: u8, hi: u8) -> f32 {
@@ -475,7 +486,7 @@ fn factor(lo: u8, hi: u8) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
 }
 
-/// Sums the eight i32 of each of eight vectors: eight horizontal sums.
+/// Sums the eight i32 of each of eight vectors, and returns the eight sums as one vector.
 #[inline]
 #[level(avx2)]
 pub(crate) fn sum8(v: [__m256i; 8]) -> __m256i {

@@ -1,4 +1,5 @@
-//! The avx512 level: vectors of 16 f32, with AVX-512 F, BW, DQ, VL and VNNI.
+//! The vector functions of the avx512 instruction-set level: vectors of 16 f32, with
+//! AVX-512 F, BW, DQ, VL and VNNI.
 //!
 //! Zen 4 executes a 512-bit instruction as two halves, Zen 5 and Intel's CPUs as a whole.
 //! Either way, one instruction does the work of two, and the same bytes take half as many
@@ -13,15 +14,16 @@ use muser_levels::level;
 use muser_ops::pinned::glibc;
 use std::arch::x86_64::*;
 
-/// A vector of sixteen values.
+/// A vector of the avx512 level: sixteen f32 values.
 pub(crate) type V = __m512;
-/// The number of elements in a vector.
+/// The number of f32 elements in a vector of the avx512 level.
 pub(crate) const ELEMENTS: usize = 16;
-/// The number of query heads that attention computes at once. They take 4 × 4
-/// accumulators, 4 vectors of K or V and one broadcast, of 32 registers.
+/// The number of query heads that attention computes at once at the avx512 level. They
+/// take 4 × 4 accumulators, 4 vectors of K or V and one broadcast, of 32 registers.
 pub(crate) const HEAD_BLOCK: usize = 4;
 
-/// The pointer to `$n` values of a slice from `$at` on, after a check that they exist.
+/// Returns a pointer to `$n` values of a slice from `$at` on, after a check that they
+/// exist.
 macro_rules! checked {
     ($x:expr, $at:expr, $n:expr) => {
         $x[$at..][..$n].as_ptr()
@@ -70,7 +72,7 @@ pub(crate) fn store_f16(x: &mut [u16], at: usize, v: V) {
     // SAFETY: the slice expression has checked 16 values.
     unsafe { _mm256_storeu_si256(x[at..][..16].as_mut_ptr().cast(), half) }
 }
-/// Rounds each element to f16 and converts it back.
+/// Rounds each element of a vector to f16 and converts it back to f32.
 #[inline]
 #[level(avx512)]
 pub(crate) fn half(x: V) -> V {
@@ -101,19 +103,19 @@ pub(crate) fn mul(a: V, b: V) -> V {
 pub(crate) fn div(a: V, b: V) -> V {
     _mm512_div_ps(a, b)
 }
-/// Computes a · b + c in each element, rounded once.
+/// Computes a · b + c in each element of three vectors, rounded once.
 #[inline]
 #[level(avx512)]
 pub(crate) fn fma(a: V, b: V, c: V) -> V {
     _mm512_fmadd_ps(a, b, c)
 }
-/// Computes a > b ? a : b in each element: b if either is NaN.
+/// Computes a > b ? a : b in each element of two vectors: b if either is NaN.
 #[inline]
 #[level(avx512)]
 pub(crate) fn max(a: V, b: V) -> V {
     _mm512_max_ps(a, b)
 }
-/// Computes a < b ? a : b in each element: b if either is NaN.
+/// Computes a < b ? a : b in each element of two vectors: b if either is NaN.
 #[inline]
 #[level(avx512)]
 pub(crate) fn min(a: V, b: V) -> V {
@@ -129,7 +131,8 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
-/// Computes `muser_ops::pinned::glibc::expf` in each element, eight f64 at a time.
+/// Computes glibc's expf in each element, as `muser_ops::pinned::glibc::expf` defines it,
+/// eight f64 at a time.
 #[inline]
 #[level(avx512)]
 pub(crate) fn exp_glibc(x: V) -> V {
@@ -138,7 +141,7 @@ pub(crate) fn exp_glibc(x: V) -> V {
     let low = _mm512_castps256_ps512(_mm512_cvtpd_ps(low));
     _mm512_insertf32x8::<1>(low, _mm512_cvtpd_ps(high))
 }
-/// Computes glibc's expf in f64, before its result is rounded to f32.
+/// Computes glibc's expf of eight values in f64, before the results are rounded to f32.
 #[inline]
 #[level(avx512)]
 fn exp_f64(x: __m512d) -> __m512d {
@@ -176,20 +179,21 @@ fn exp_f64(x: __m512d) -> __m512d {
 pub(crate) fn abs(a: V) -> V {
     _mm512_abs_ps(a)
 }
-/// Combines the magnitude of `a` with the sign of `s`.
+/// Combines the magnitude of `a` with the sign of `s` in each element of two vectors.
 #[inline]
 #[level(avx512)]
 pub(crate) fn copysign(a: V, s: V) -> V {
     let sign = _mm512_and_ps(_mm512_set1_ps(-0.0), s);
     _mm512_or_ps(abs(a), sign)
 }
-/// Computes a < b ? x : y in each element.
+/// Computes a < b ? x : y in each element of four vectors.
 #[inline]
 #[level(avx512)]
 pub(crate) fn select_lt(a: V, b: V, x: V, y: V) -> V {
     _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x)
 }
-/// Computes p · 2^(n >> 1) · 2^(n - (n >> 1)) for integral n, |n| <= 152.
+/// Multiplies each element of p by a power of two in two steps, p · 2^(n >> 1) · 2^(n -
+/// (n >> 1)), for integral n, |n| <= 152.
 #[inline]
 #[level(avx512)]
 pub(crate) fn scale_by_power(p: V, n: V) -> V {
@@ -201,9 +205,9 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let b = _mm512_slli_epi32::<23>(_mm512_add_epi32(rest, bias));
     mul(mul(p, _mm512_castsi512_ps(a)), _mm512_castsi512_ps(b))
 }
-/// Rotates interleaved pairs (x0, y0, x1, y1, …) by the angle of each pair: x·c - y·s and
-/// x·s + y·c, products and sum rounded. Rotates whole groups of eight pairs and returns the
-/// number of pairs it has rotated.
+/// Applies rotary position encoding to interleaved pairs (x0, y0, x1, y1, …) by the
+/// cosine c and sine s of each pair: x·c - y·s and x·s + y·c, products and sum rounded.
+/// Rotates whole groups of eight pairs and returns the number of pairs it has rotated.
 #[inline]
 #[level(avx512)]
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
@@ -228,15 +232,16 @@ pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     }
     pairs
 }
-/// Adds the elements of a vector by halves: the upper half to the lower one until one
-/// value is left.
+/// Adds the sixteen elements of a vector by halves: the upper half to the lower one until
+/// one value is left.
 #[inline]
 #[level(avx512)]
 pub(crate) fn halve(v: V) -> f32 {
     let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
     super::avx2::halve(eight)
 }
-/// Adds the `L` values from `at` on by halves; `L` is 8 or 16.
+/// Adds the `L` (8 or 16) values of a slice from `at` on, by halves: the upper half to
+/// the lower one until one value is left.
 #[inline]
 #[level(avx512)]
 pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
@@ -245,35 +250,36 @@ pub(crate) fn fold_group<const L: usize>(x: &[f32], at: usize) -> f32 {
         _ => halve(load(x, at)),
     }
 }
-/// Loads 32 bytes from `at` on.
+/// Loads 32 bytes of a slice, from byte `at` on, to a 256-bit register.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
     unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Loads 64 bytes from `at` on.
+/// Loads 64 bytes of a slice, from byte `at` on, to a 512-bit register.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load512(x: &[u8], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
     unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// Loads 64 codes from `at` on.
+/// Loads 64 of the 256 int8 codes of a block of activations, from code `at` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 codes; the load is unaligned.
     unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// Stores sixteen codes to `q[at..]`.
+/// Stores sixteen int8 codes of activations to `q[at..]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_codes16(q: &mut [i8; 256], at: usize, v: __m128i) {
     // SAFETY: the slice expression has checked 16 codes.
     unsafe { _mm_storeu_si128(q[at..][..16].as_mut_ptr().cast(), v) }
 }
-/// Loads the first 16 bytes of four blocks, one block in each 128-bit quarter.
+/// Loads the first 16 bytes of four weight blocks, one block in each 128-bit quarter of a
+/// register.
 #[inline]
 #[level(avx512)]
 pub(crate) fn headers4(b: [&[u8]; 4]) -> __m512i {
@@ -282,7 +288,7 @@ pub(crate) fn headers4(b: [&[u8]; 4]) -> __m512i {
     let v = _mm512_inserti32x4::<2>(v, super::avx2::load128(b[2], 0));
     _mm512_inserti32x4::<3>(v, super::avx2::load128(b[3], 0))
 }
-/// Sums the sixteen i32 of each of four vectors: four horizontal sums.
+/// Sums the sixteen i32 of each of four vectors, and returns the four sums as one vector.
 #[inline]
 #[level(avx512)]
 pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
@@ -298,7 +304,8 @@ pub(crate) fn sum4(v: [__m512i; 4]) -> __m128i {
     let d = _mm256_add_epi32(_mm512_castsi512_si256(c), _mm512_extracti64x4_epi64::<1>(c));
     _mm_add_epi32(_mm256_castsi256_si128(d), _mm256_extracti128_si256::<1>(d))
 }
-/// Sums the four i32 in each 128-bit quarter: four sums.
+/// Sums the four i32 in each 128-bit quarter of a vector, and returns the four sums as
+/// one vector.
 #[inline]
 #[level(avx512)]
 pub(crate) fn sum_quarters(v: __m512i) -> __m128i {
@@ -307,7 +314,8 @@ pub(crate) fn sum_quarters(v: __m512i) -> __m128i {
     let first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     _mm512_castsi512_si128(_mm512_permutexvar_epi32(first, v))
 }
-/// Converts the f16 factors d and dmin of four Q4_K or Q5_K headers to f32.
+/// Converts the f16 factors d (of scales) and dmin (of minima) in the headers of four
+/// Q4_K or Q5_K superblocks to f32.
 #[inline]
 #[level(avx512)]
 pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
@@ -320,12 +328,13 @@ pub(crate) fn factors4(headers: __m512i) -> (__m128, __m128) {
         _mm256_extractf128_ps::<1>(both),
     )
 }
-/// Unpacks the scales (to bytes 0..8 of each 128-bit quarter) and minima (to bytes 8..16) of
-/// four Q4_K or Q5_K headers.
+/// Unpacks the scales (to bytes 0..8 of each 128-bit quarter) and minima (to bytes 8..16)
+/// from the headers of four Q4_K or Q5_K superblocks.
 #[inline]
 #[level(avx512)]
 pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
-    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    // The 32-bit words of a header: factors, scales 0..3, minima 0..3, low nibbles of
+    // 4..7.
     let low = _mm512_shuffle_epi32::<0b11_10_11_01>(headers);
     let high = _mm512_srli_epi32::<2>(_mm512_shuffle_epi32::<0b10_10_01_01>(headers));
     let low = _mm512_srlv_epi32(low, in_each_quarter(0, 0, 0, 4));
@@ -337,15 +346,15 @@ pub(crate) fn scales_mins4(headers: __m512i) -> __m512i {
     let mask = in_each_quarter(0, 0x3030_3030, 0, 0x3030_3030);
     _mm512_ternarylogic_epi32::<0b1111_1000>(low, high, mask)
 }
-/// Repeats four dwords in each 128-bit quarter.
+/// Returns a vector with the same four 32-bit words in each 128-bit quarter.
 #[inline]
 #[level(avx512)]
 fn in_each_quarter(a: i32, b: i32, c: i32, d: i32) -> __m512i {
     _mm512_broadcast_i32x4(_mm_setr_epi32(a, b, c, d))
 }
-/// Arranges the scales of row `r` of four, as i16, as [`dot_scaled`] needs them. Each 128-bit
-/// quarter of the first vector has the scales of sub-blocks 0 and 2 (lower two quarters) or
-/// 1 and 3 (upper two); of the second, 4 and 6, or 5 and 7.
+/// Arranges the scales of row `r` of four Q4_K or Q5_K rows, as i16, as [`dot_scaled`]
+/// needs them. Each 128-bit quarter of the first vector has the scales of sub-blocks 0
+/// and 2 (lower two quarters) or 1 and 3 (upper two); of the second, 4 and 6, or 5 and 7.
 #[inline]
 #[level(avx512)]
 pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
@@ -368,8 +377,8 @@ pub(crate) fn scales_for_packs(scales_mins: __m512i, r: usize) -> [__m512i; 2] {
         _mm512_shuffle_epi8(row, pick(4, 5)),
     ]
 }
-/// Computes Σ scale · code · activation of a superblock, in 16 partial sums: quads of products
-/// are packed to i16 and multiplied by the scales.
+/// Computes Σ scale · code · activation of a superblock (256 weights), in 16 partial
+/// sums: sums of four products are packed to i16 and multiplied by the scales.
 #[inline]
 #[level(avx512)]
 pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m512i {
@@ -380,10 +389,11 @@ pub(crate) fn dot_scaled(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256
     _mm512_dpwssd_epi32(_mm512_madd_epi16(first, scales[0]), second, scales[1])
 }
 
-/// Computes Σ scale · code · activation of a superblock, in the eight partial sums of the
-/// pinned lane's narrow batches: sum l has every eighth quad of products. The quads of two
-/// vectors are combined in the 16-bit words of one, and each word of `scales` is the scale
-/// of its quad.
+/// Computes Σ scale · code · activation of a superblock (256 weights), in the eight
+/// partial sums of the narrow batches of the pinned lane (llama.cpp's arithmetic): the
+/// products are taken in quads of four, and sum l has every eighth quad. The quads of two
+/// vectors are combined in the 16-bit words of one, and each word of `scales` is the
+/// scale of its quad.
 #[inline]
 #[level(avx512)]
 pub(crate) fn dot_partials(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 256]) -> __m256i {
@@ -396,8 +406,8 @@ pub(crate) fn dot_partials(codes: [__m512i; 4], scales: [__m512i; 2], q: &[i8; 2
     let high = _mm512_extracti64x4_epi64::<1>(sum);
     _mm256_add_epi32(_mm512_castsi512_si256(sum), high)
 }
-/// Arranges the scales of a Q4_K or Q5_K block, which are bytes, as [`dot_partials`] needs
-/// them.
+/// Arranges the scales of a Q4_K or Q5_K superblock, which are bytes, as [`dot_partials`]
+/// needs them.
 #[inline]
 #[level(avx512)]
 pub(crate) fn scales_for_partials(scales: __m128i) -> [__m512i; 2] {
@@ -416,8 +426,8 @@ pub(crate) fn scales_for_partials(scales: __m128i) -> [__m512i; 2] {
     ]
 }
 
-/// Sums the eight i32 in each half of four vectors: eight horizontal sums, in the order lower
-/// half of the first vector, upper half of the first, lower half of the second, …
+/// Sums the eight i32 in each half of four vectors, and returns eight sums in the order
+/// lower half of the first vector, upper half of the first, lower half of the second, …
 #[inline]
 #[level(avx512)]
 pub(crate) fn sum_halves(v: [__m512i; 4]) -> __m256i {

@@ -1,4 +1,4 @@
-//! exp, sigmoid, SiLU and tanh of vectors: in each element, the function of
+//! Computes exp, sigmoid, SiLU and tanh of vectors: in each element, the function of
 //! `muser_ops::math`.
 //!
 //! The code is the same for all levels. Branches of the scalar functions become
@@ -6,8 +6,8 @@
 
 use muser_levels::levels;
 
-/// The functions of one level: `exp`, `sigmoid`, `silu`, `tanh`, and those of the pinned
-/// lane.
+/// The math functions of vectors, compiled for each instruction-set level: `exp`,
+/// `sigmoid`, `silu`, `tanh`, and those of the pinned lane (llama.cpp's arithmetic).
 #[levels]
 pub(crate) mod functions {
     use crate::simd::level::{
@@ -17,13 +17,14 @@ pub(crate) mod functions {
     use muser_ops::math as constants;
     use muser_ops::pinned::{glibc, math as pinned};
 
-    /// 2^127: the first of the two factors by which [`exp_pinned`] of the 8-wide profile
-    /// computes a power above 2^126.
+    /// The constant 2^127: the first of the two factors by which [`exp_pinned`], for the
+    /// build of llama.cpp with vectors of 8, computes a power above 2^126.
     const FIRST_UP: f32 = f32::from_bits(0x7f00_0000);
-    /// 2^-125: the first of the two factors for a power below 2^-126.
+    /// The constant 2^-125: the first of the two factors by which [`exp_pinned`], for the
+    /// build of llama.cpp with vectors of 8, computes a power below 2^-126.
     const FIRST_DOWN: f32 = f32::from_bits(0x0100_0000);
 
-    /// Computes e^x in each element.
+    /// Computes e^x in each element of a vector.
     #[inline]
     pub(crate) fn exp(x: V) -> V {
         let x = max(splat(constants::EXP_MIN), min(splat(constants::EXP_MAX), x));
@@ -38,27 +39,27 @@ pub(crate) mod functions {
         scale_by_power(p, n)
     }
 
-    /// Computes 1 / (1 + e^-x) in each element.
+    /// Computes the sigmoid 1 / (1 + e^-x) in each element of a vector.
     #[inline]
     pub(crate) fn sigmoid(x: V) -> V {
         let one = splat(1.0);
         div(one, add(one, exp(negate(x))))
     }
 
-    /// Computes x / (1 + e^-x) in each element.
+    /// Computes SiLU, x / (1 + e^-x), in each element of a vector.
     #[inline]
     pub(crate) fn silu(x: V) -> V {
         div(x, add(splat(1.0), exp(negate(x))))
     }
 
-    /// Computes -x in each element. The subtraction from -0 is exact, also for zeros of
-    /// either sign.
+    /// Computes -x in each element of a vector. The subtraction from -0 is exact, also
+    /// for zeros of either sign.
     #[inline]
     fn negate(x: V) -> V {
         sub(splat(-0.0), x)
     }
 
-    /// Computes tanh x in each element.
+    /// Computes tanh x in each element of a vector.
     #[inline]
     pub(crate) fn tanh(x: V) -> V {
         let a = abs(x);
@@ -74,7 +75,8 @@ pub(crate) mod functions {
         copysign(select_lt(a, splat(constants::TANH_SPLIT), small, large), x)
     }
 
-    /// Computes `muser_ops::pinned::glibc::tanhf` in each element.
+    /// Computes glibc's tanhf in each element, as `muser_ops::pinned::glibc::tanhf`
+    /// defines it.
     #[inline]
     pub(crate) fn tanh_glibc(x: V) -> V {
         let (one, two) = (splat(1.0), splat(2.0));
@@ -87,8 +89,8 @@ pub(crate) mod functions {
         copysign(select_lt(a, one, small, large), x)
     }
 
-    /// Computes expm1 of 2 a or -2 a for [`tanh_glibc`]. All branches are computed and one
-    /// is selected.
+    /// Computes glibc's expm1 of 2 a or -2 a in each element, for [`tanh_glibc`]. All
+    /// branches are computed and one is selected.
     #[inline]
     fn expm1_glibc(arg: V) -> V {
         let (zero, one, half) = (splat(0.0), splat(1.0), splat(0.5));
@@ -133,8 +135,9 @@ pub(crate) mod functions {
         select_lt(size, splat(glibc::EXPM1_TINY), arg, value)
     }
 
-    /// Computes `muser_ops::pinned::math::exp` in each element. `WIDE` selects the 16-wide
-    /// profile, whatever the width of this level's vectors.
+    /// Computes llama.cpp's exp in each element, as `muser_ops::pinned::math::exp`
+    /// defines it. `WIDE` selects the build of llama.cpp with vectors of 16, whatever the
+    /// width of this level's vectors.
     #[inline]
     pub(crate) fn exp_pinned<const WIDE: bool>(x: V) -> V {
         let [shift, log2_e, ln2_hi, ln2_lo, c1, c2, c3, c4, c5] = pinned::EXP;

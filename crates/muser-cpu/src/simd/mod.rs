@@ -1,4 +1,5 @@
-//! The vector functions of each level: one module for each, with the same names.
+//! The SIMD vector functions of each instruction-set level (scalar, avx2, avx512): one
+//! module for each, with the same names.
 //!
 //! A kernel that is written once with these names (`v::load`, `v::fma`, …) is compiled for
 //! every level by `#[levels]`, as in `kernels/norm.rs`. The functions are safe functions of

@@ -1,9 +1,10 @@
-//! [`Strided`]: rows a constant number of bytes apart. [`Word`]: the 32-bit types in a line
-//! of a slab.
+//! Views of weight rows for the transposing kernels. [`Strided`]: rows a constant number
+//! of bytes apart. [`Word`]: the 32-bit types in a line of a slab (rows transposed).
 
 use std::marker::PhantomData;
 
-/// A type of 32 bits without padding, for which every bit pattern is valid.
+/// A type of 32 bits without padding, for which every bit pattern is valid, so that
+/// vectors can be stored to arrays of it.
 ///
 /// # Safety
 /// The type has four bytes, no padding and no invalid value.
@@ -18,7 +19,8 @@ unsafe impl Word for [u8; 4] {}
 // SAFETY: as above.
 unsafe impl Word for [i16; 2] {}
 
-/// `L` rows that begin `stride` bytes apart, of each of which `B` bytes may be read.
+/// A view of `L` rows that begin `stride` bytes apart, of each of which `B` bytes may be
+/// read.
 ///
 /// One pointer and the stride address all rows. Sixteen slices would be sixteen pointers in
 /// memory and a check for each load.
@@ -30,7 +32,8 @@ pub(crate) struct Strided<'a, const L: usize, const B: usize> {
 }
 
 impl<'a, const L: usize, const B: usize> Strided<'a, L, B> {
-    /// Makes rows of which the first begins at the start of `bytes`.
+    /// Makes a view of `L` rows, `stride` bytes apart, of which the first begins at the
+    /// start of `bytes`.
     ///
     /// # Panics
     /// If the last row would end past the end of `bytes`.
@@ -46,7 +49,7 @@ impl<'a, const L: usize, const B: usize> Strided<'a, L, B> {
         }
     }
 
-    /// Returns `N` bytes of a row, from its byte `at` on.
+    /// Returns `N` bytes of a row of the view, from the row's byte `at` on.
     ///
     /// # Panics
     /// If there is no such row, or the bytes end past its `B` bytes.

@@ -1,4 +1,4 @@
-//! Unpacking with AVX2: vectors of 32 codes.
+//! Unpacks the codes of quantised weights with AVX2, in vectors of 32 codes.
 //!
 //! Nibbles take four instructions for 64 codes. Codes whose high bits are stored
 //! separately take a shift, a mask and an or more for each vector.
@@ -8,7 +8,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// Unpacks the 256 codes of a superblock in natural order. The bias is not subtracted.
+/// Unpacks the 256 codes of a superblock of weights in natural order; their bias (zero
+/// point) is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -19,7 +20,7 @@ pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m2
     }
 }
 
-/// Unpacks Q4_K.
+/// Unpacks the 256 codes of a Q4_K superblock, from nibbles.
 #[inline]
 #[level(avx2)]
 fn nibbles<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -33,7 +34,7 @@ fn nibbles<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Unpacks Q5_K.
+/// Unpacks the 256 codes of a Q5_K superblock, from nibbles and fifth bits.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -62,7 +63,7 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Unpacks Q6_K to codes in `0..=63`.
+/// Unpacks a Q6_K superblock, from nibbles and pairs of bits, to 256 codes in `0..=63`.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -91,8 +92,8 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Unpacks the 32 codes of the group that begins at byte `at`, in natural order: signed
-/// bytes, or nibbles whose bias is not subtracted.
+/// Unpacks the 32 codes of the weight group that begins at byte `at`, in natural order:
+/// signed bytes, or nibbles whose bias (zero point) is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_group<F: Group>(w: &[u8], at: usize) -> __m256i {

@@ -1,4 +1,4 @@
-//! Unpacking with AVX-512: vectors of 64 codes.
+//! Unpacks the codes of quantised weights with AVX-512, in vectors of 64 codes.
 //!
 //! A load broadcasts 32 packed bytes to both halves of a register, a variable shift moves
 //! the high nibbles of the upper half down, and a mask leaves 64 codes in natural order,
@@ -11,7 +11,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// Unpacks the 256 codes of a superblock in natural order. The bias is not subtracted.
+/// Unpacks the 256 codes of a superblock of weights in natural order; their bias (zero
+/// point) is not subtracted.
 #[inline]
 #[level(avx512)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -22,7 +23,7 @@ pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m5
     }
 }
 
-/// Unpacks Q4_K.
+/// Unpacks the 256 codes of a Q4_K superblock, from nibbles.
 #[inline]
 #[level(avx512)]
 fn nibbles<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -36,7 +37,7 @@ fn nibbles<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Unpacks Q5_K.
+/// Unpacks the 256 codes of a Q5_K superblock, from nibbles and fifth bits.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -61,7 +62,7 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Unpacks Q6_K to codes in `0..=63`.
+/// Unpacks a Q6_K superblock, from nibbles and pairs of bits, to 256 codes in `0..=63`.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -84,8 +85,9 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Unpacks the codes of two groups, which begin at the bytes `first` and `second`, in
-/// natural order. The codes are unsigned: the bias [`bias`] is not subtracted.
+/// Unpacks the 64 codes of two weight groups, which begin at the bytes `first` and
+/// `second`, in natural order. The codes are unsigned: their zero point [`bias`] is not
+/// subtracted.
 #[inline]
 #[level(avx512)]
 pub(crate) fn of_two_groups<F: Group>(w: &[u8], first: usize, second: usize) -> __m512i {
@@ -105,8 +107,9 @@ pub(crate) fn of_two_groups<F: Group>(w: &[u8], first: usize, second: usize) -> 
     }
 }
 
-/// The bias to subtract from the unsigned codes of [`of_two_groups`]. Codes are unsigned
-/// because VNNI multiplies unsigned bytes with signed ones.
+/// Returns the bias (zero point) to subtract from the unsigned weight codes of
+/// [`of_two_groups`]. Codes are unsigned because VNNI multiplies unsigned bytes with
+/// signed ones.
 pub(crate) const fn bias<F: Group>() -> i32 {
     match F::CODES {
         GroupCodes::Bytes { .. } => 128,

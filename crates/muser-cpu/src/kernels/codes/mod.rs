@@ -1,4 +1,4 @@
-//! Unpacks the codes of a block, in natural order.
+//! Unpacks the codes of a block of quantised weights, in natural order.
 //!
 //! There is one function for each packing ([`SuperCodes`], [`GroupCodes`]) and level.
 //! Product kernels pick it by the constants of their format, so a format with a known

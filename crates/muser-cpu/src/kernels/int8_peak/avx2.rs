@@ -1,15 +1,17 @@
-//! The int8 peak with `vpmaddubsw`, `vpmaddwd` and `vpaddd`, as the matvec kernels of this
-//! level use them: three instructions for 32 multiply-adds.
+//! Measures the peak int8 rate with `vpmaddubsw`, `vpmaddwd` and `vpaddd`, as the avx2
+//! matvec kernels use them: three instructions for 32 multiply-adds.
 
 use muser_levels::level;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-/// The number of chains. A step of a chain has a latency of at most eleven cycles and two
-/// multiplications, of which two start in a cycle; twelve chains hide the latency.
+/// The number of independent chains of multiply-adds. A step of a chain has a latency of
+/// at most eleven cycles and two multiplications, of which two start in a cycle; twelve
+/// chains hide the latency.
 const CHAINS: usize = 12;
 
-/// Runs `rounds` rounds and returns the number of multiply-adds.
+/// Runs `rounds` rounds of int8 multiply-adds in registers and returns the number of
+/// multiply-adds.
 #[level(avx2)]
 pub(crate) fn int8_peak(rounds: u32) -> u64 {
     let w = _mm256_set1_epi8(black_box(1));

@@ -1,14 +1,15 @@
-//! The int8 peak with `vpdpbusd`: 64 multiply-adds in an instruction.
+//! Measures the peak int8 rate with `vpdpbusd`: 64 multiply-adds in an instruction.
 
 use muser_levels::level;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-/// The number of chains. At most two `vpdpbusd` start in a cycle, each with a latency of
-/// five cycles; twelve chains hide the latency.
+/// The number of independent chains of multiply-adds. At most two `vpdpbusd` start in a
+/// cycle, each with a latency of five cycles; twelve chains hide the latency.
 const CHAINS: usize = 12;
 
-/// Runs `rounds` rounds and returns the number of multiply-adds.
+/// Runs `rounds` rounds of int8 multiply-adds in registers and returns the number of
+/// multiply-adds.
 #[level(avx512)]
 pub(crate) fn int8_peak(rounds: u32) -> u64 {
     let x = _mm512_set1_epi8(black_box(1));

@@ -1,5 +1,6 @@
-//! Multiplies and adds bytes in registers, to measure the peak int8 rate of the level,
-//! which bounds the projections of wide batches. It is no operation of a model.
+//! Multiplies and adds bytes in registers, to measure the peak int8 rate of an
+//! instruction-set level, which bounds the projections of wide batches. It is no
+//! operation of a model.
 //!
 //! ```text
 //! chains[i] for i in 0..CHAINS                    each a register of i32

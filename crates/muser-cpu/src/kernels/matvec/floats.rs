@@ -1,4 +1,5 @@
-//! Products of float rows with f32 activations, in 256 partial sums.
+//! Products of rows of float weights (F16, BF16, F32) with f32 activations, in 256
+//! partial sums.
 //!
 //! A weight has 2 bytes (F16, BF16) or 4 (F32) and needs only a conversion, so one column
 //! is bound by memory. 256 / `ELEMENTS` accumulators hide the latency of the fma.
@@ -12,12 +13,13 @@ pub(crate) mod kernels {
     use muser_ops::reduce::PARTIALS;
     use muser_quant::{Float, FloatCodes};
 
-    /// The number of vectors that hold the partial sums.
+    /// The number of vector registers that hold the 256 partial sums of a dot product.
     const VECTORS: usize = PARTIALS / v::ELEMENTS;
-    /// The number of bytes in the widest value.
+    /// The number of bytes in the widest float weight, F32.
     pub(crate) const WIDEST: usize = 4;
 
-    /// Computes a tile: rows of `cols` floats (`w`) with `columns` vectors.
+    /// Computes one tile of a matrix product: rows `w` of `cols` float weights, times
+    /// `columns` vectors of f32 activations.
     pub(crate) fn matvec<F: Float, const B: usize>(
         w: &[u8],
         x: &[f32],
@@ -34,7 +36,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes Σ w · x in the order of `muser_ops::reduce`.
+    /// Computes the dot product Σ w · x of a row of float weights with activations, in
+    /// the order of `muser_ops::reduce`.
     #[inline]
     fn dot<F: Float, const B: usize>(w: &[u8], x: &[f32]) -> f32 {
         let mut acc = [v::splat(0.0); VECTORS];
@@ -79,7 +82,8 @@ pub(crate) mod kernels {
         v::halve(acc[0])
     }
 
-    /// Loads a vector of values, from value `at` of the bytes on, and converts it to f32.
+    /// Loads a vector of float weights, from weight `at` of the bytes on, and converts it
+    /// to f32.
     #[inline]
     pub(crate) fn load<F: Float>(w: &[u8], at: usize) -> v::V {
         match F::CODES {

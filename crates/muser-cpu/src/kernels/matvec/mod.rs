@@ -1,5 +1,6 @@
-//! The matvec family: products of a tile of rows with one vector (superblocks, groups),
-//! or with any number of vectors (floats).
+//! The matvec kernels: products of a tile of weight rows with one activation vector
+//! (superblocks of 256 weights, groups of 32), or with any number of vectors (float
+//! weights).
 //!
 //! Contract: [`muser_ops::project`]. Each arithmetic has a module, which is generic over
 //! its formats.

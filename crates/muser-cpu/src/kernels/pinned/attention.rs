@@ -1,4 +1,4 @@
-//! Attention in the pinned lane.
+//! Attention kernels of the pinned lane (llama.cpp's arithmetic).
 //!
 //! Contract: [`muser_ops::pinned::attention`]. The cache is that of the strict lane: K is
 //! transposed within a chunk of 64 positions, V is stored by position. So a vector element
@@ -24,30 +24,35 @@
 use muser_levels::levels;
 use muser_ops::Profile;
 
-/// The parameters of attention by single queries.
+/// How the pinned lane (llama.cpp's arithmetic) computes attention of one query position:
+/// the build that it follows, and whether the cache is cut into parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Single {
     pub(crate) profile: Profile,
-    /// The number of slots in a part, if the slots are cut into parts.
+    /// The number of cached positions in a part, if the context is cut into parts whose
+    /// results are merged.
     pub(crate) part: Option<usize>,
 }
 
-/// A tile of queries of one head.
+/// A tile of queries: up to 64 consecutive rows of one query head, whose attention is
+/// computed together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queries<'a> {
-    /// The queries' values, from the first query's head on.
+    /// The f32 values of the tile's queries, from the first query's head on.
     pub(crate) q: &'a [f32],
-    /// The number of values from one query to the next.
+    /// The number of f32 values from one query of the head to the next.
     pub(crate) stride: usize,
-    /// The number of queries.
+    /// The number of queries (rows of one head) in the tile whose attention is computed
+    /// together.
     pub(crate) rows: usize,
-    /// The position of the first query.
+    /// The position of the tile's first query in its sequence.
     pub(crate) first: usize,
-    /// One past the last position of the whole call.
+    /// One past the last position of the whole forward pass, of which the tile is a part.
     pub(crate) end: usize,
 }
 
-/// The kernels of one level.
+/// The attention kernels of the pinned lane (llama.cpp's arithmetic), compiled for each
+/// instruction-set level.
 #[levels]
 pub(crate) mod kernels {
     use super::{Queries, Single};
@@ -60,26 +65,30 @@ pub(crate) mod kernels {
     use muser_quant::{DType, f16};
     use std::ops::Range;
 
-    /// The number of vectors of positions, or of dimensions, in one block.
+    /// The number of vectors of cached positions, or of head dimensions, that attention
+    /// computes at once.
     const VECTORS: usize = 4;
-    /// The number of values in one block.
+    /// The number of cached positions, or of head dimensions, that attention computes at
+    /// once.
     const BLOCK: usize = VECTORS * v::ELEMENTS;
     const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && PAD.is_multiple_of(BLOCK));
 
-    /// The running softmax of one head.
+    /// The running softmax of one query head: the largest score so far (m), and the sum
+    /// of exponentials relative to it (s).
     #[derive(Clone, Copy)]
     struct Running {
         m: f32,
         s: f32,
     }
 
-    /// The running softmax before any position.
+    /// The running softmax before any position: a maximum of -inf and a sum of 0.
     const BEGIN: Running = Running {
         m: f32::NEG_INFINITY,
         s: 0.0,
     };
 
-    /// Computes attention of the query heads in `q` at position `p` over one KV head.
+    /// Computes attention of the query heads in `q` at position `p` over one KV head of
+    /// the cache, as llama.cpp does for single rows.
     pub(crate) fn flash_single(
         how: Single,
         desc: &Attention,
@@ -94,7 +103,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes attention for a profile of vector width `L`.
+    /// Computes attention of one query position for a profile (build of llama.cpp) of
+    /// vector width `L`.
     fn single<const L: usize>(
         Single { profile, part }: Single,
         desc: &Attention,
@@ -168,7 +178,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Merges a part of the slots into the parts before it.
+    /// Merges the attention over one part of the context into that over the parts before
+    /// it.
     #[inline]
     fn join(joined: &mut Running, part: Running, out: &mut [f32], a: &[f32]) {
         if part.s == 0.0 {
@@ -185,7 +196,7 @@ pub(crate) mod kernels {
         };
     }
 
-    /// One chunk with a block of query heads.
+    /// One chunk (64 cached positions) with a block of query heads that attend to it.
     struct Block<'a> {
         profile: Profile,
         q: &'a [f32],
@@ -197,7 +208,8 @@ pub(crate) mod kernels {
     }
 
     impl Block<'_> {
-        /// Adds the visible positions to the running softmax of `H` query heads.
+        /// Adds the visible positions of a chunk (64 cached positions) to the running
+        /// softmax of `H` query heads.
         #[inline]
         fn step<const H: usize, const L: usize>(&self, running: &mut [Running], a: &mut [f32]) {
             let d = self.q.len() / H;
@@ -213,7 +225,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Computes the scores for heads of a whole number of groups of four vectors.
+        /// Computes the attention scores of a chunk (64 cached positions) where the head
+        /// size is a multiple of four vectors of llama.cpp's build.
         #[inline]
         fn scores<const H: usize, const L: usize>(&self, s: &mut [[f32; CHUNK]; H]) {
             let d = self.q.len() / H;
@@ -246,7 +259,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Computes the scores for any other head size, one at a time.
+        /// Computes the attention scores of a chunk (64 cached positions) for any head
+        /// size that is not whole groups of four vectors, one score at a time.
         fn scores_rest<const H: usize>(&self, d: usize, s: &mut [[f32; CHUNK]; H]) {
             for (h, s) in s.iter_mut().enumerate() {
                 let q = &self.q[h * d..][..d];
@@ -258,7 +272,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Adds the visible positions of one head, ascending, to its running softmax.
+        /// Adds the visible positions of a chunk (64 cached positions), ascending, to the
+        /// running softmax of one head, in f16 sums as llama.cpp has them.
         #[inline]
         fn walk(&self, s: &[f32; CHUNK], running: &mut Running, a: &mut [f32]) {
             // The arguments of the exponentials depend on the scores alone, so all are
@@ -299,8 +314,9 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes partial sum `l` of the contract's dot products of `H` heads with the
-    /// positions from `base` on: element l of the four vectors, added to each other.
+    /// Computes partial sum `l` of the dot products (attention scores) of `H` query heads
+    /// with K of the positions from `base` on: element l of llama.cpp's four vectors,
+    /// added to each other.
     #[inline]
     fn partial_sum<const H: usize, const L: usize>(
         k: &[[u16; CHUNK]],
@@ -325,8 +341,8 @@ pub(crate) mod kernels {
         sums
     }
 
-    /// Computes attention of a tile of queries over one KV head; `out` is `[rows, head
-    /// size]`.
+    /// Computes attention of a tile of queries of one head over one KV head of the cache;
+    /// `out` is `[rows, head size]`.
     pub(crate) fn flash_tile(
         profile: Profile,
         desc: &Attention,
@@ -340,7 +356,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes a tile for a profile of vector width `L`; `WIDE` if that is 16.
+    /// Computes attention of a tile of queries for a profile (build of llama.cpp) of
+    /// vector width `L`; `WIDE` if that is 16.
     fn tile<const L: usize, const WIDE: bool>(
         desc: &Attention,
         queries: &Queries<'_>,
@@ -386,8 +403,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// One chunk of slots, of which the first `filled` hold positions up to the end of the
-    /// call. The others count as zeros.
+    /// One chunk (64 places of the K/V cache), of which the first `filled` hold positions
+    /// up to the end of the forward pass. The others count as zeros.
     struct Slots<'a> {
         k: &'a [u16],
         value: &'a [u16],
@@ -397,7 +414,8 @@ pub(crate) mod kernels {
     }
 
     impl Slots<'_> {
-        /// Adds the chunk to the running softmax of `H` queries, from query `i` on.
+        /// Adds the chunk (64 cached positions) to the running softmax of `H` queries,
+        /// from query `i` of the tile on.
         #[inline]
         fn step<const H: usize, const L: usize, const WIDE: bool>(
             &self,
@@ -423,7 +441,8 @@ pub(crate) mod kernels {
             self.values(&p, o);
         }
 
-        /// Computes the scores of the filled slots.
+        /// Computes the attention scores of the filled positions of a chunk (64 cached
+        /// positions), for `H` queries from query `i` on.
         #[inline]
         fn scores<const H: usize>(
             &self,
@@ -459,7 +478,8 @@ pub(crate) mod kernels {
             }
         }
 
-        /// Adds Σ p_t · v_t over all slots to `o`.
+        /// Adds the weighted values Σ p_t · v_t over all positions t of a chunk (64
+        /// cached positions) to `o`. p_t: the softmax weight; v_t: the row of V.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {
@@ -496,7 +516,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Replaces scores by weights and rescales `o` if the maximum rises.
+    /// Replaces the attention scores of one query by exponentials (softmax weights before
+    /// the division), and rescales `o` if the maximum rises.
     #[inline]
     fn weights<const L: usize, const WIDE: bool>(
         p: &mut [f32; CHUNK],

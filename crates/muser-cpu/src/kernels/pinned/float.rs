@@ -1,4 +1,5 @@
-//! Products of float weights in the pinned lane.
+//! Products of float weights with activations in the pinned lane (llama.cpp's
+//! arithmetic).
 //!
 //! Contract: [`muser_ops::pinned::dot`]: the order of tinyBLAS from two columns on if the
 //! number of rows is a multiple of four, else the order of `vec_dot`. An element of the
@@ -16,15 +17,19 @@
 use muser_levels::levels;
 use muser_ops::Profile;
 
-/// The order of the sums.
+/// The order in which llama.cpp adds the products of float weights: that of a build (its
+/// vector width), of `vec_dot` or tinyBLAS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) profile: Profile,
-    /// Whether the order is that of tinyBLAS, and not that of `vec_dot`.
+    /// Whether products of float weights are added in the order of llama.cpp's tinyBLAS,
+    /// and not in that of its `vec_dot`.
     pub(crate) tiny_blas: bool,
 }
 
-/// The kernel of one level; a vector of the contract is `K` registers.
+/// The product kernel for float weights of the pinned lane (llama.cpp's arithmetic),
+/// compiled for each instruction-set level; a vector of llama.cpp's build is `K`
+/// registers of the level.
 #[levels]
 pub(crate) mod kernels {
     use super::Order;
@@ -35,7 +40,8 @@ pub(crate) mod kernels {
     use muser_ops::pinned::dot::{fold_vectors, rest};
     use muser_quant::{DType, Float};
 
-    /// Computes a tile: rows of `cols` floats (`w`) with `columns` vectors.
+    /// Computes one tile of a matrix product in an order of llama.cpp: rows `w` of `cols`
+    /// float weights, times `columns` vectors of f32 activations.
     pub(crate) fn ggml_dot<F: Float, const B: usize>(
         w: &[u8],
         x: &[f32],
@@ -52,7 +58,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes a tile for the profile of vector width 8.
+    /// Computes one tile of a product of float weights for the profile (build of
+    /// llama.cpp) of vector width 8.
     #[only(scalar, avx2)]
     fn eight_wide<F: Float, const B: usize>(
         w: &[u8],
@@ -65,12 +72,14 @@ pub(crate) mod kernels {
         products::<F, B, { 8 / v::ELEMENTS }>(w, x, cols, columns, order, tile);
     }
 
-    /// Computes a tile for the profile of vector width 8 by the kernel of avx2, because its
-    /// vectors are half a register at this level.
+    /// Computes one tile of a product of float weights for the profile (build of
+    /// llama.cpp) of vector width 8 by the kernel of avx2, because its vectors are half a
+    /// register at avx512.
     #[only(avx512)]
     use super::avx2::ggml_dot as eight_wide;
 
-    /// Computes a tile whose vectors are `K` registers.
+    /// Computes one tile of a product of float weights in an order of llama.cpp, where a
+    /// vector of its build is `K` registers.
     fn products<F: Float, const B: usize, const K: usize>(
         w: &[u8],
         x: &[f32],
@@ -104,7 +113,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes two rows with N columns in the order of tinyBLAS. Returns N.
+    /// Multiplies two rows of float weights with N columns of activations in the order of
+    /// llama.cpp's tinyBLAS. Returns N.
     #[inline]
     fn tiny_blas<F: Float, const B: usize, const K: usize, const N: usize>(
         rows: [&[u8]; 2],
@@ -155,7 +165,8 @@ pub(crate) mod kernels {
         N
     }
 
-    /// Computes one row with one column in the order of `vec_dot`.
+    /// Computes the dot product of one row of float weights with one column in the order
+    /// of llama.cpp's `vec_dot`.
     #[inline]
     fn vectors<F: Float, const B: usize, const K: usize>(
         w: &[u8],
@@ -213,7 +224,8 @@ pub(crate) mod kernels {
         rest(profile, F::DTYPE, whole..x.len(), sum, w, |i| x[i])
     }
 
-    /// Folds the values of `K` registers by halves.
+    /// Adds the elements of `K` registers to one value, by halves: the upper half to the
+    /// lower one until one is left.
     #[inline]
     fn fold<const K: usize>(mut x: [v::V; K]) -> f32 {
         let mut width = K / 2;

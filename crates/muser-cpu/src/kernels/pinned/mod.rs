@@ -1,4 +1,4 @@
-//! Kernels that only the pinned lane has.
+//! Kernels that only the pinned lane (llama.cpp's arithmetic) has.
 //!
 //! Its other kernels are outside this folder: one that differs from the strict lane's in a
 //! sum or a function only is named `…_pinned` and is in the same file, and the slab

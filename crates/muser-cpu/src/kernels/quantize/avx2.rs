@@ -1,4 +1,4 @@
-//! Quantisation of activations in vectors of 8.
+//! Quantises f32 activations to int8 codes with AVX2, in vectors of 8.
 //!
 //! `vcvtps2dq` rounds to nearest even, as the contract demands. The product before it is
 //! a separate multiplication, never an fma.
@@ -9,7 +9,7 @@ use muser_levels::level;
 use muser_quant::{GROUP, QK};
 use std::arch::x86_64::*;
 
-/// Quantises 256 values to one block.
+/// Quantises 256 f32 activations to one Q8_K block: int8 codes with one scale.
 #[level(avx2)]
 pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
@@ -34,8 +34,8 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
         }
         let low = _mm256_packs_epi32(i[0], i[1]);
         let high = _mm256_packs_epi32(i[2], i[3]);
-        // The packs work within 128-bit halves: the permutation puts the eight parts in
-        // order.
+        // The pack instructions work within 128-bit halves; the permutation puts the
+        // eight parts in order.
         let q = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         v::store_codes(&mut block.q, at, q);
         let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
@@ -49,7 +49,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     block
 }
 
-/// Finds the first value whose magnitude has the bits `max_bits`.
+/// Finds the first of 256 values whose magnitude |x| has the f32 bits `max_bits`.
 #[inline]
 #[level(avx2)]
 fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
@@ -66,7 +66,7 @@ fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
     0.0
 }
 
-/// Quantises 256 values to eight groups.
+/// Quantises 256 f32 activations to eight Q8 groups: 32 int8 codes and a scale each.
 #[level(avx2)]
 pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);

@@ -1,4 +1,4 @@
-//! Quantisation of activations in vectors of 16.
+//! Quantises f32 activations to int8 codes with AVX-512, in vectors of 16.
 //!
 //! `vpmovsdb` narrows with saturation, which also computes the `min(127, …)` of the
 //! contract. `vpdpbusd` with ones sums four codes at once.
@@ -9,7 +9,7 @@ use muser_levels::level;
 use muser_quant::{GROUP, QK};
 use std::arch::x86_64::*;
 
-/// Quantises 256 values to one block.
+/// Quantises 256 f32 activations to one Q8_K block: int8 codes with one scale.
 #[level(avx512)]
 pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     let magnitude = _mm512_set1_epi32(0x7fff_ffff);
@@ -49,7 +49,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     block
 }
 
-/// Finds the first value whose magnitude has the bits `max_bits`.
+/// Finds the first of 256 values whose magnitude |x| has the f32 bits `max_bits`.
 #[inline]
 #[level(avx512)]
 fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
@@ -65,7 +65,7 @@ fn first_of_magnitude(x: &[f32; QK], max_bits: u32) -> f32 {
     0.0
 }
 
-/// Quantises 256 values to eight groups.
+/// Quantises 256 f32 activations to eight Q8 groups: 32 int8 codes and a scale each.
 #[level(avx512)]
 pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     let magnitude = _mm512_set1_epi32(0x7fff_ffff);

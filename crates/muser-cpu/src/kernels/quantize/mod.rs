@@ -1,4 +1,5 @@
-//! Quantises activations to Q8_K and to Q8, 256 values at a time.
+//! Quantises activations to int8 codes: Q8_K (one scale for 256 values) and Q8 (one for
+//! 32).
 //!
 //! Contracts: [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a time,
 //! [`muser_quant::q8::BlockQ8::quantize`]. Unlike the contract's block, [`Block`] has
@@ -19,24 +20,24 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// One block of 256 quantised activations.
+/// A Q8_K block: 256 activations quantised to int8 codes with one scale.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Block {
-    /// The codes.
+    /// The 256 int8 codes of the activations.
     pub(crate) q: [i8; QK],
-    /// The sums of 16 codes each.
+    /// The sum of each 16 consecutive codes of the activations.
     pub(crate) sums16: [i16; QK / 16],
-    /// The sums of 32 codes each.
+    /// The sum of each 32 consecutive codes of the activations.
     pub(crate) sums32: [i16; QK / 32],
-    /// The scale.
+    /// The scale: an activation is about this factor times its code.
     pub(crate) d: f32,
 }
 
 const _: () = assert!(size_of::<Block>() == 320);
 
 impl Block {
-    /// A block whose codes are 0, with this scale.
+    /// Returns a block of 256 activations with this scale, whose codes are all 0.
     pub(crate) const fn zeros(d: f32) -> Self {
         Self {
             q: [0; QK],
@@ -46,8 +47,9 @@ impl Block {
         }
     }
 
-    /// Returns the block of the special cases, whose codes are 0, or `None` if the values
-    /// have to be quantised. `max_bits` are the bits of the largest magnitude.
+    /// Returns a block of zero codes if the 256 activations are all 0 or too small, or
+    /// one is not finite, and `None` if they have to be quantised. `max_bits` are the f32
+    /// bits of the largest magnitude.
     #[inline]
     fn special(max_bits: u32) -> Option<Self> {
         if max_bits >= f32::INFINITY.to_bits() {
@@ -57,7 +59,7 @@ impl Block {
         (max == 0.0 || (-127.0 / max).is_infinite()).then_some(Self::zeros(0.0))
     }
 
-    /// Computes the sums of 32 codes from those of 16.
+    /// Computes the sums of 32 activation codes each of a Q8_K block from its sums of 16.
     #[inline]
     fn pair_sums(&mut self) {
         for (s, pair) in self.sums32.iter_mut().zip(self.sums16.as_chunks::<2>().0) {
@@ -66,30 +68,32 @@ impl Block {
     }
 }
 
-/// Eight groups of 32 quantised activations.
+/// Eight Q8 groups: 256 activations quantised to int8 codes, each 32 with their own
+/// scale.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Groups {
-    /// The codes.
+    /// The 256 int8 codes of the activations.
     pub(crate) q: [i8; QK],
-    /// The scale of each group.
+    /// The scale of each of the eight groups of activations: the factor of its codes.
     pub(crate) d: [f32; QK / GROUP],
-    /// The sum of each group's codes.
+    /// The sum of the 32 activation codes of each group.
     pub(crate) sums: [i16; QK / GROUP],
 }
 
 const _: () = assert!(size_of::<Groups>() == 320);
 
 impl Groups {
-    /// Groups whose scales and codes are 0.
+    /// Eight groups of activations whose scales and codes are 0.
     pub(crate) const ZERO: Self = Self {
         q: [0; QK],
         d: [0.0; QK / GROUP],
         sums: [0; QK / GROUP],
     };
 
-    /// Sets the scale of group `g`, whose largest magnitude has the bits `max_bits`.
-    /// Returns the factor to multiply its values with, or `None` if its codes stay 0.
+    /// Sets the scale of group `g` of 32 activations, whose largest magnitude has the f32
+    /// bits `max_bits`. Returns the factor that turns its values into codes, or `None` if
+    /// the codes stay 0.
     #[inline]
     fn scale(&mut self, g: usize, max_bits: u32) -> Option<f32> {
         if max_bits >= f32::INFINITY.to_bits() {

@@ -1,9 +1,9 @@
-//! Quantisation of activations, one value at a time.
+//! Quantises f32 activations to int8 codes in portable code, one value at a time.
 
 use super::{Block, Groups};
 use muser_quant::{GROUP, QK};
 
-/// Quantises 256 values to one block.
+/// Quantises 256 f32 activations to one Q8_K block: int8 codes with one scale.
 pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     let bits = |v: &f32| v.to_bits() & 0x7fff_ffff;
     let max_bits = x.iter().map(bits).fold(0, u32::max);
@@ -27,7 +27,7 @@ pub(crate) fn quantize(x: &[f32; QK]) -> Block {
     block
 }
 
-/// Quantises 256 values to eight groups.
+/// Quantises 256 f32 activations to eight Q8 groups: 32 int8 codes and a scale each.
 pub(crate) fn quantize_groups(x: &[f32; QK]) -> Groups {
     let mut out = Groups::ZERO;
     for (g, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {

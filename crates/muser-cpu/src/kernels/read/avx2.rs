@@ -1,11 +1,12 @@
-//! Reading in loads of 32 bytes.
+//! Reads memory in loads of 32 bytes (AVX2), to measure the bandwidth.
 
 use super::{AHEAD, STEP};
 use crate::simd::avx2 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// Folds the bytes, as many as are whole steps, into one word.
+/// Reads the bytes, as many as are whole steps of 512, and folds them into one word by
+/// xor.
 #[level(avx2)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [_mm256_setzero_si256(); 4];

@@ -1,4 +1,4 @@
-//! Reading in loads of 64 bytes.
+//! Reads memory in loads of 64 bytes (AVX-512), to measure the bandwidth.
 
 use super::{AHEAD, STEP};
 use crate::simd::avx2::prefetch;
@@ -6,7 +6,8 @@ use crate::simd::avx512 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// Folds the bytes, as many as are whole steps, into one word.
+/// Reads the bytes, as many as are whole steps of 512, and folds them into one word by
+/// xor.
 #[level(avx512)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [_mm512_setzero_si512(); 4];

@@ -1,5 +1,5 @@
-//! Reads bytes and folds them, to measure the read bandwidth, which bounds decode. It is
-//! no operation of a model.
+//! Reads bytes of memory and folds them, to measure the read bandwidth, which bounds
+//! decode. It is no operation of a model.
 //!
 //! ```text
 //! for the lines of the bytes, eight at a time:
@@ -18,9 +18,10 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// The distance in bytes at which bytes are prefetched.
+/// How many bytes ahead of their use bytes are prefetched while the read bandwidth is
+/// measured.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 8192;
 
-/// The number of bytes in one step of the loop.
+/// The number of bytes in one step of the loop that measures the read bandwidth.
 pub(crate) const STEP: usize = 512;

@@ -1,8 +1,10 @@
-//! Portable reading, 8 bytes at a time, without prefetching.
+//! Reads memory in portable code, 8 bytes at a time, without prefetching, to measure the
+//! bandwidth.
 
 use super::STEP;
 
-/// Folds the bytes, as many as are whole steps, into one word.
+/// Reads the bytes, as many as are whole steps of 512, and folds them into one word by
+/// xor.
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [0; 8];
     for step in bytes.as_chunks::<STEP>().0 {

@@ -1,4 +1,5 @@
-//! Slabs of eight rows: the transpositions and the product.
+//! AVX2 functions for slabs (superblocks of eight weight rows, transposed so that each
+//! vector element is one row): the transpositions and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Ahead, Chains, Slab, link, together};
@@ -9,39 +10,44 @@ use muser_quant::Superblock;
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-/// The number of rows in a slab.
+/// The number of weight rows in a slab (rows transposed) at the avx2 level.
 pub(crate) const ROWS: usize = 8;
-/// The number of slabs that are computed side by side in a wide batch.
+/// The number of slabs (transposed weight rows) that are multiplied side by side in a
+/// wide batch at the avx2 level.
 pub(crate) const SLABS: usize = 1;
-/// The number of columns that are multiplied with a slab together. They take 4 sums of pairs,
-/// 4 scaled sums, a line and a product, of 16 registers.
+/// The number of activation columns that are multiplied with a slab (transposed weight
+/// rows) together at the avx2 level. They take 4 sums of pairs, 4 scaled sums, a line and
+/// a product, of 16 registers.
 pub(crate) const COLUMNS: usize = 4;
 
-/// Prefetches `N` cache lines of the bytes ahead, from `line` on.
+/// Prefetches `N` cache lines of the weight bytes that the next slab (the next transposed
+/// rows) will read, from `line` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
 
-/// The packed rows of a slab.
+/// The packed bytes of the weight rows that a slab is made of.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// Stores one 32-bit word for each row.
+/// Stores a line of a slab (transposed weight rows): one 32-bit word for each of eight
+/// rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m256i) {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
-/// Loads one 32-bit word of each row.
+/// Loads a line of a slab (transposed weight rows): one 32-bit word of each of eight
+/// rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
-/// Broadcasts the four activations `4 k .. 4 k + 4` to every element.
+/// Broadcasts the four activation codes `4 k .. 4 k + 4` to every element of a vector.
 #[inline]
 #[level(avx2)]
 pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
@@ -49,7 +55,8 @@ pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
     // SAFETY: the slice expression has checked four bytes; the read is unaligned.
     _mm256_set1_epi32(unsafe { q.cast::<i32>().read_unaligned() })
 }
-/// Broadcasts the two sums `2 t` and `2 t + 1` to every element.
+/// Broadcasts the two sums of activation codes `2 t` and `2 t + 1` to every element of a
+/// vector.
 #[inline]
 #[level(avx2)]
 fn sum_pair(sums: &[i16], t: usize) -> __m256i {
@@ -58,7 +65,8 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
     _mm256_set1_epi32(unsafe { sums.cast::<i32>().read_unaligned() })
 }
 
-/// Transposes the four dwords from byte `at` on of each row to four lines.
+/// Transposes the four dwords from byte `at` on of each of eight weight rows to four
+/// lines, with one element for each row.
 ///
 /// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
 /// rows. A line takes two shuffles and an insertion.
@@ -81,7 +89,7 @@ pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [_
         _mm256_unpackhi_epi64(b, d),
     ]
 }
-/// Converts the f16 values in the low halves of a line's words to f32.
+/// Converts the f16 values in the low halves of a vector's 32-bit words to f32.
 #[inline]
 #[level(avx2)]
 fn low_halves(line: __m256i) -> __m256 {
@@ -90,8 +98,8 @@ fn low_halves(line: __m256i) -> __m256 {
     let words = _mm256_permute4x64_epi64::<0b00_00_10_00>(words);
     _mm256_cvtph_ps(_mm256_castsi256_si128(words))
 }
-/// Rearranges the bytes of each dword. Byte i of the result is byte `bytes[i]` of the dword,
-/// or 0 for the index 0x80.
+/// Rearranges the bytes of each 32-bit word of a vector. Byte i of the result is byte
+/// `bytes[i]` of the word, or 0 for the index 0x80.
 #[inline]
 #[level(avx2)]
 fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
@@ -103,12 +111,13 @@ fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
     let index = _mm256_broadcastsi128_si256(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm256_shuffle_epi8(line, index)
 }
-/// Unpacks and transposes the factors, scales (twice in a word) and minima of Q4_K or Q5_K
-/// blocks.
+/// Unpacks and transposes the factors, scales (twice in a word) and minima of the Q4_K or
+/// Q5_K superblocks of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
-    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    // The 32-bit words of a header: factors, scales 0..3, minima 0..3, low nibbles of
+    // 4..7.
     let [factors, s, m, low] = transpose4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
     store(
@@ -136,7 +145,8 @@ pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Unpacks and transposes the factors and scales (twice in a word) of Q6_K blocks.
+/// Unpacks and transposes the factors and scales (twice in a word) of the Q6_K
+/// superblocks of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -155,12 +165,13 @@ pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab
     }
 }
 
-/// Multiplies one superblock of `S` slabs with `N` columns and adds the links to their
-/// chains. Column n is `x[n * apart]`.
+/// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
+/// columns of activations and adds the results to the rows' running f32 sums. Column n is
+/// `x[n * apart]`.
 ///
-/// Without VNNI, `vpmaddubsw` multiplies a quad to two pairs in i16. Pairs are added in i16 as
-/// long as their sum fits; the `vpmaddwd` that then widens them also multiplies by the
-/// scale.
+/// Without VNNI, `vpmaddubsw` multiplies four codes to two sums of pairs in i16. Pairs
+/// are added in i16 as long as their sum fits; the `vpmaddwd` that then widens them also
+/// multiplies by the scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
@@ -170,7 +181,8 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x: [&Block; N] = from_fn(|n| &x[n * apart]);
-    // The number of parts of a superblock that have their own link.
+    // The number of parts of a superblock that are added to the running sum by
+    // themselves.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F, S, N>(slabs, x, part, parts);
@@ -203,7 +215,9 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
         }
     }
 }
-/// Computes Σ_j s_j · a_j for each column, over part `part` of `parts` in a superblock.
+/// Computes Σ_j s_j · a_j for each row and column, over part `part` of `parts` in a
+/// superblock. s_j: the scale of sub-block j; a_j: the integer dot product of its codes
+/// with the activations.
 #[inline]
 #[level(avx2)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
@@ -238,8 +252,8 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// Multiplies the sums of activations with minima, or with the scales of Q6_K, for each
-/// column.
+/// Multiplies the sums of the activations with the minima of a superblock, or with the
+/// scales of Q6_K, for each row and column.
 #[inline]
 #[level(avx2)]
 fn minima<F: Superblock, const N: usize>(

@@ -1,4 +1,5 @@
-//! Slabs of 16 rows: the transpositions and the product.
+//! AVX-512 functions for slabs (superblocks of 16 weight rows, transposed so that each
+//! vector element is one row): the transpositions and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Ahead, Chains, Slab, link};
@@ -12,17 +13,18 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 
-/// The number of rows in a slab.
+/// The number of weight rows in a slab (rows transposed) at the avx512 level.
 pub(crate) const ROWS: usize = 16;
-/// The number of slabs that are computed side by side. Each broadcast of activations serves
-/// both.
+/// The number of slabs (transposed weight rows) that are multiplied side by side at the
+/// avx512 level. Each broadcast of activations serves both.
 pub(crate) const SLABS: usize = 2;
-/// The number of columns that are multiplied with a slab together. They take 8 sums of
-/// products, 8 scaled sums and a line, of 32 registers. With two slabs, the scaled sums go
-/// through memory.
+/// The number of activation columns that are multiplied with a slab (transposed weight
+/// rows) together at the avx512 level. They take 8 sums of products, 8 scaled sums and a
+/// line, of 32 registers. With two slabs, the scaled sums go through memory.
 pub(crate) const COLUMNS: usize = 8;
 
-/// Prefetches `N` cache lines of the bytes ahead into L2, from `line` on.
+/// Prefetches into L2 `N` cache lines of the weight bytes that the next slab (the next
+/// transposed rows) will read, from `line` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
@@ -31,7 +33,8 @@ pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
-/// Prefetches the next block of `N` rows, from row `first` on, into L1.
+/// Prefetches into L1 the next superblock (256 weights) of `N` rows of the slab
+/// (transposed weight rows), from row `first` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
@@ -46,25 +49,27 @@ pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
     }
 }
 
-/// The packed rows of a slab.
+/// The packed bytes of the weight rows that a slab is made of.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// Stores one 32-bit word for each row.
+/// Stores a line of a slab (transposed weight rows): one 32-bit word for each of sixteen
+/// rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
-/// Loads one 32-bit word of each row.
+/// Loads a line of a slab (transposed weight rows): one 32-bit word of each of sixteen
+/// rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m512i {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_loadu_si512(line.as_ptr().cast()) }
 }
-/// Transposes the dwords of four vectors within each 128-bit quarter: dword i of vector j goes
-/// to dword j of vector i.
+/// Transposes the 32-bit words of four vectors within each 128-bit quarter: word i of
+/// vector j goes to word j of vector i.
 #[inline]
 #[level(avx512)]
 fn transpose_quarters(v: [__m512i; 4]) -> [__m512i; 4] {
@@ -79,7 +84,8 @@ fn transpose_quarters(v: [__m512i; 4]) -> [__m512i; 4] {
         _mm512_unpackhi_epi64(b, d),
     ]
 }
-/// Transposes the eight dwords from byte `at` on of each row to eight lines.
+/// Transposes the eight dwords from byte `at` on of each of 16 weight rows to eight
+/// lines, with one element for each row.
 ///
 /// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
 /// rows. A line takes three shuffles and an insertion.
@@ -94,8 +100,9 @@ pub(crate) fn transpose8<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [_
     }
     lines
 }
-/// Transposes half of the rows, the eight from `first` on. Vector t has dwords t and 4 + t of
-/// the first four rows, then those of the other four.
+/// Transposes half of the 16 weight rows of a slab (transposed rows), the eight from
+/// `first` on. Vector t has dwords t and 4 + t of the first four rows, then those of the
+/// other four.
 #[inline]
 #[level(avx512)]
 fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
@@ -106,7 +113,8 @@ fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize
     }
     transpose_quarters(v)
 }
-/// Transposes the four dwords from byte `at` on of each row to four lines.
+/// Transposes the four dwords from byte `at` on of each of 16 weight rows to four lines,
+/// with one element for each row.
 #[inline]
 #[level(avx512)]
 pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m512i; 4] {
@@ -119,14 +127,14 @@ pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [_
     }
     transpose_quarters(v)
 }
-/// Converts the f16 values in the low halves of a line's words to f32.
+/// Converts the f16 values in the low halves of a vector's 32-bit words to f32.
 #[inline]
 #[level(avx512)]
 fn low_halves(line: __m512i) -> __m512 {
     _mm512_cvtph_ps(_mm512_cvtepi32_epi16(line))
 }
-/// Rearranges the bytes of each dword. Byte i of the result is byte `bytes[i]` of the dword,
-/// or 0 for the index 0x80.
+/// Rearranges the bytes of each 32-bit word of a vector. Byte i of the result is byte
+/// `bytes[i]` of the word, or 0 for the index 0x80.
 #[inline]
 #[level(avx512)]
 fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
@@ -138,11 +146,13 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
     let index = _mm512_broadcast_i32x4(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm512_shuffle_epi8(line, index)
 }
-/// Unpacks and transposes the factors, scales and minima of Q4_K or Q5_K blocks.
+/// Unpacks and transposes the factors, scales and minima of the Q4_K or Q5_K superblocks
+/// of 16 rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
-    // Dwords of a header: factors, s_0..3, m_0..3, low nibbles of 4..7.
+    // The 32-bit words of a header: factors, scales 0..3, minima 0..3, low nibbles of
+    // 4..7.
     let [factors, s, m, low] = transpose4(rows, 0);
     store(&mut to.d, 0, low_halves(factors));
     store(
@@ -171,7 +181,7 @@ pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Unpacks and transposes the factors and scales of Q6_K blocks.
+/// Unpacks and transposes the factors and scales of the Q6_K superblocks of 16 rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -190,7 +200,8 @@ pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab
     }
 }
 
-/// The blocks of activations of `N` columns for one superblock, a constant stride apart.
+/// The quantised activations of `N` columns for one superblock (256 weights): blocks a
+/// constant stride apart.
 ///
 /// One pointer and the stride address all blocks. Eight pointers would not fit in the
 /// registers.
@@ -209,7 +220,7 @@ impl<T, const N: usize> Clone for Columns<'_, T, N> {
 impl<T, const N: usize> Copy for Columns<'_, T, N> {}
 
 impl<'a, T, const N: usize> Columns<'a, T, N> {
-    /// Makes columns whose blocks are `x[n * apart]`, for n < N.
+    /// Makes a view of `N` activation columns whose blocks are `x[n * apart]`, for n < N.
     ///
     /// # Panics
     /// If the last block would be past the end of `x`.
@@ -225,7 +236,7 @@ impl<'a, T, const N: usize> Columns<'a, T, N> {
         }
     }
 
-    /// Returns the block of column `n`.
+    /// Returns the block of quantised activations of column `n`.
     #[inline]
     pub(crate) fn block(self, n: usize) -> &'a T {
         assert!(n < N);
@@ -234,8 +245,8 @@ impl<'a, T, const N: usize> Columns<'a, T, N> {
         unsafe { &*self.first.add(n * self.stride).cast() }
     }
 
-    /// Returns a pointer to byte `at` of column `n`'s block, from which four bytes may be
-    /// read.
+    /// Returns a pointer to byte `at` of the block of activations of column `n`, from
+    /// which four bytes may be read.
     #[inline]
     fn word(self, n: usize, at: usize) -> *const u8 {
         assert!(n < N && at <= size_of::<T>() - 4);
@@ -243,9 +254,9 @@ impl<'a, T, const N: usize> Columns<'a, T, N> {
     }
 }
 
-/// Defines the function `$name`, which multiplies a line of one slab, or of two, with the four
-/// bytes of each column from byte `at` on, and adds the products to `sums`, by the
-/// instruction `$op`.
+/// Defines the function `$name`, which multiplies a line of one slab (transposed weight
+/// rows), or of two, with the four bytes of each activation column from byte `at` on, and
+/// adds the products to `sums`, by the instruction `$op`.
 ///
 /// With one slab, the instruction itself broadcasts from memory: N + 1 loads for N products.
 /// With two, a broadcast into a register serves both: N + 2 loads for 2 N products.
@@ -369,8 +380,9 @@ macro_rules! dots {
 dots!(dot_codes, "vpdpbusd");
 dots!(dot_pairs, "vpdpwssd");
 
-/// Multiplies one superblock of `S` slabs with `N` columns and adds the links to their
-/// chains. Column n is `x[n * apart]`.
+/// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
+/// columns of activations and adds the results to the rows' running f32 sums. Column n is
+/// `x[n * apart]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
@@ -380,7 +392,8 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     chains: &mut [[Chains<ROWS>; S]; N],
 ) {
     let x = Columns::<Block, N>::new(x, apart);
-    // The number of parts of a superblock that have their own link.
+    // The number of parts of a superblock that are added to the running sum by
+    // themselves.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F, S, N>(slabs, x, part, parts);
@@ -415,7 +428,9 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
         }
     }
 }
-/// Computes Σ_j s_j · a_j for each column, over part `part` of `parts` in a superblock.
+/// Computes Σ_j s_j · a_j for each row and column, over part `part` of `parts` in a
+/// superblock. s_j: the scale of sub-block j; a_j: the integer dot product of its codes
+/// with the activations.
 #[inline]
 #[level(avx512)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
@@ -445,8 +460,8 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// Multiplies the sums of activations with minima, or with the scales of Q6_K, for each
-/// column.
+/// Multiplies the sums of the activations with the minima of a superblock, or with the
+/// scales of Q6_K, for each row and column.
 #[inline]
 #[level(avx512)]
 fn minima<F: Superblock, const N: usize>(

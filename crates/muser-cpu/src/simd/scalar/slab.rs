@@ -1,4 +1,5 @@
-//! Slabs of eight rows, portable: the transposition and the product.
+//! Portable functions for slabs (superblocks of eight weight rows, transposed so that
+//! each element of a line is one row): the transposition and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Chains, Slab, link};
@@ -7,18 +8,21 @@ use crate::unpacked::Unpacked;
 use muser_quant::Superblock;
 use std::array::from_fn;
 
-/// The number of rows in a slab.
+/// The number of weight rows in a slab (rows transposed) at the scalar level.
 pub(crate) const ROWS: usize = 8;
-/// The number of slabs that are computed side by side in a wide batch.
+/// The number of slabs (transposed weight rows) that are multiplied side by side in a
+/// wide batch at the scalar level.
 pub(crate) const SLABS: usize = 1;
 
-/// The number of columns that are multiplied with a slab together.
+/// The number of activation columns that are multiplied with a slab (transposed weight
+/// rows) together at the scalar level.
 pub(crate) const COLUMNS: usize = 4;
 
-/// The packed rows of a slab.
+/// The packed bytes of the weight rows that a slab is made of.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// Unpacks and transposes a superblock of each row.
+/// Unpacks a superblock (256 weights) of each row and transposes it to a slab, in which
+/// each element of a line is one row.
 pub(crate) fn transpose<const B: usize>(
     rows: SlabRows<'_, B>,
     unpack: impl Fn(&[u8; B], &mut Unpacked),
@@ -40,8 +44,9 @@ pub(crate) fn transpose<const B: usize>(
     }
 }
 
-/// Multiplies one superblock of `S` slabs with `N` columns and adds the links to their
-/// chains. Column n is `x[n * apart]`.
+/// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
+/// columns of activations and adds the results to the rows' running f32 sums. Column n is
+/// `x[n * apart]`.
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<ROWS>; S],
     x: &[Block],
@@ -56,13 +61,15 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     }
 }
 
-/// Multiplies one superblock of a slab with one column and adds the links to the chains.
+/// Multiplies one superblock (256 weights) of a slab (transposed rows) with one column of
+/// activations and adds the results to the rows' running f32 sums.
 fn step_one<F: Superblock, const LINK: u8>(
     slab: &Slab<ROWS>,
     x: &Block,
     [acc, accm]: &mut Chains<ROWS>,
 ) {
-    // The number of parts of a superblock that have their own link.
+    // The number of parts of a superblock that are added to the running sum by
+    // themselves.
     let parts = if LINK == link::FOURS { 4 } else { 1 };
     for part in 0..parts {
         let sums = scaled_sums::<F>(slab, x, part, parts);
@@ -89,7 +96,9 @@ fn step_one<F: Superblock, const LINK: u8>(
     }
 }
 
-/// Computes Σ_j s_j · a_j over part `part` of `parts` in a superblock.
+/// Computes Σ_j s_j · a_j for each row, over part `part` of `parts` in a superblock. s_j:
+/// the scale of sub-block j; a_j: the integer dot product of its codes with the
+/// activations.
 fn scaled_sums<F: Superblock>(
     slab: &Slab<ROWS>,
     x: &Block,
@@ -115,7 +124,8 @@ fn scaled_sums<F: Superblock>(
     sums
 }
 
-/// Multiplies the sums of activations with minima, or with the scales of Q6_K.
+/// Multiplies the sums of the activations with the minima of a superblock, or with the
+/// scales of Q6_K, for each row.
 fn minima<F: Superblock>(slab: &Slab<ROWS>, x: &Block, part: usize, parts: usize) -> [i32; ROWS] {
     let sums: &[i16] = if F::SIGNED { &x.sums16 } else { &x.sums32 };
     let each = if F::SIGNED { 8 } else { 4 } / parts;

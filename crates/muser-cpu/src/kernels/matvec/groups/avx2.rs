@@ -1,4 +1,4 @@
-//! Products of rows of groups with AVX2.
+//! Multiplies rows of weights in groups of 32 (Q4_0, Q8_0) by one vector with AVX2.
 //!
 //! Each group takes a load and, for nibbles, three instructions; then `vpmaddubsw` and
 //! `vpmaddwd` (bytes: also `vpabsb` and `vpsignb`). Eight groups together take 9
@@ -14,7 +14,8 @@ use muser_levels::level;
 use muser_quant::{GROUP, Group, GroupCodes, QK};
 use std::arch::x86_64::*;
 
-/// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
+/// Computes one tile of a matrix product: rows `w` of `cols` weights in groups of 32,
+/// times `columns` vectors of Q8 activations.
 #[level(avx2)]
 pub(crate) fn matvec<F: Group, const B: usize>(
     w: &[u8],
@@ -32,7 +33,7 @@ pub(crate) fn matvec<F: Group, const B: usize>(
     }
 }
 
-/// Computes the product of one row with one column.
+/// Computes the dot product of one row of weights with one column of Q8 activations.
 #[inline]
 #[level(avx2)]
 fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
@@ -48,7 +49,8 @@ fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     acc
 }
 
-/// Computes the products of eight groups and folds them into one value.
+/// Computes the products of eight groups (256 weights) with activations and folds them
+/// into one value.
 #[inline]
 #[level(avx2)]
 fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {
@@ -64,8 +66,8 @@ fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {
     folded::<F, B>(sums, w, x)
 }
 
-/// Multiplies 32 codes with 32 activations. Each of the 8 elements is the sum of a quad
-/// of products.
+/// Multiplies the 32 codes of a weight group with 32 activations. Each of the 8 elements
+/// of the result is the sum of four products.
 #[inline]
 #[level(avx2)]
 fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
@@ -78,7 +80,8 @@ fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
-/// Subtracts the bias of the codes from the sums of eight groups.
+/// Subtracts the bias (zero point) of the weights' codes, times the sum of the
+/// activations' codes, from the integer sum of each of eight groups.
 #[inline]
 #[level(avx2)]
 pub(crate) fn less_bias(sums: __m256i, x: &Groups, bias: i32) -> __m256i {
@@ -86,8 +89,9 @@ pub(crate) fn less_bias(sums: __m256i, x: &Groups, bias: i32) -> __m256i {
     _mm256_sub_epi32(sums, _mm256_mullo_epi32(of_codes, _mm256_set1_epi32(bias)))
 }
 
-/// Computes f32(S) · (d · y) for eight groups, one in each element, and folds the
-/// products by halves.
+/// Computes f32(S) · (d · y) for eight groups, one in each element, and adds the products
+/// by halves. S: the group's integer sum; d and y: the scales of its weights and
+/// activations.
 #[inline]
 #[level(avx2)]
 pub(crate) fn folded<F: Group, const B: usize>(sums: __m256i, w: &[u8; B], x: &Groups) -> f32 {

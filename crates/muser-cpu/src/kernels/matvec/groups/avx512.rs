@@ -1,4 +1,5 @@
-//! Products of rows of groups with AVX-512 and VNNI.
+//! Multiplies rows of weights in groups of 32 (Q4_0, Q8_0) by one vector with AVX-512 and
+//! VNNI.
 //!
 //! Eight groups of a row are four vectors of two groups, with a `vpdpbusd` each. 13
 //! instructions compute the eight horizontal sums. The rest is the code of avx2, whose
@@ -15,7 +16,8 @@ use muser_levels::level;
 use muser_quant::{GROUP, Group, QK};
 use std::arch::x86_64::*;
 
-/// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
+/// Computes one tile of a matrix product: rows `w` of `cols` weights in groups of 32,
+/// times `columns` vectors of Q8 activations.
 #[level(avx512)]
 pub(crate) fn matvec<F: Group, const B: usize>(
     w: &[u8],
@@ -33,7 +35,7 @@ pub(crate) fn matvec<F: Group, const B: usize>(
     }
 }
 
-/// Computes the product of one row with one column.
+/// Computes the dot product of one row of weights with one column of Q8 activations.
 #[inline]
 #[level(avx512)]
 fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
@@ -49,7 +51,8 @@ fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     acc
 }
 
-/// Computes the products of eight groups and folds them into one value.
+/// Computes the products of eight groups (256 weights) with activations and folds them
+/// into one value.
 #[inline]
 #[level(avx512)]
 fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {

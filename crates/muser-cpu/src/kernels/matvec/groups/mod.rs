@@ -1,4 +1,5 @@
-//! Products of rows of groups with one vector of Q8 groups, one row at a time.
+//! Products of rows of weights in groups of 32 (Q4_0, Q8_0) with one vector of Q8
+//! activations, one row at a time.
 //!
 //! ```text
 //! for each row of the tile:
@@ -29,14 +30,15 @@ pub(crate) mod scalar;
 
 use muser_quant::{GROUP, QK};
 
-/// The distance in bytes at which a row is prefetched.
+/// How many bytes ahead of its use a row of weights is prefetched.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 4096;
 
-/// The number of groups whose products are folded into one value.
+/// The number of groups of 32 weights whose products are folded into one value: eight.
 pub(crate) const FOLD: usize = QK / GROUP;
 
-/// Copies the last groups of a row, fewer than [`FOLD`], to a block padded with zeros.
+/// Copies the last groups of a row's weights, fewer than [`FOLD`], to a block padded with
+/// zeros.
 pub(crate) fn filled<const B: usize>(left: &[u8]) -> [u8; B] {
     let mut out = [0; B];
     out[..left.len()].copy_from_slice(left);

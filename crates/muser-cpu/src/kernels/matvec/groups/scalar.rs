@@ -1,4 +1,5 @@
-//! Products of rows of groups, portable.
+//! Multiplies rows of weights in groups of 32 (Q4_0, Q8_0) by one vector, in portable
+//! code.
 
 use super::FOLD;
 use crate::kernels::codes::scalar::of_group;
@@ -6,7 +7,8 @@ use crate::kernels::quantize::Groups;
 use crate::rows::Tile;
 use muser_quant::{GROUP, Group, QK};
 
-/// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
+/// Computes one tile of a matrix product: rows `w` of `cols` weights in groups of 32,
+/// times `columns` vectors of Q8 activations.
 pub(crate) fn matvec<F: Group, const B: usize>(
     w: &[u8],
     x: &[Groups],
@@ -23,7 +25,7 @@ pub(crate) fn matvec<F: Group, const B: usize>(
     }
 }
 
-/// Computes the product of one row with one column.
+/// Computes the dot product of one row of weights with one column of Q8 activations.
 fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     let mut acc = 0.0;
     for (w, x) in w.chunks(B).zip(x) {

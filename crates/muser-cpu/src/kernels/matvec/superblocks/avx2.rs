@@ -1,4 +1,5 @@
-//! Products of rows of superblocks with AVX2, one row at a time.
+//! Multiplies rows of weights in superblocks of 256 by one vector with AVX2, one row at a
+//! time.
 //!
 //! A superblock of a row takes 8 `vpmaddubsw` of the unsigned codes (pairs of products,
 //! at most 2 · 63 · 127 = 16,002 in magnitude, so nothing saturates), 8 `vpmaddwd` with
@@ -14,7 +15,8 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
+/// Computes one tile of a matrix product: rows `w` of `blocks` superblocks of 256
+/// weights, times `columns` vectors of Q8_K activations.
 #[level(avx2)]
 pub(crate) fn matvec<F: Superblock, const B: usize>(
     w: &[u8],
@@ -35,7 +37,8 @@ pub(crate) fn matvec<F: Superblock, const B: usize>(
     }
 }
 
-/// Computes the product of one row with one column, for Q4_K and Q5_K.
+/// Computes the dot product of one row of Q4_K or Q5_K weights with one column of
+/// activations.
 #[inline]
 #[level(avx2)]
 fn row_with_minima<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 {
@@ -58,7 +61,7 @@ fn row_with_minima<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 
     v::minus_second(chains)
 }
 
-/// Computes the product of one row with one column, for Q6_K.
+/// Computes the dot product of one row of Q6_K weights with one column of activations.
 #[inline]
 #[level(avx2)]
 fn signed_row<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 {
@@ -86,8 +89,8 @@ fn signed_row<F: Superblock, const B: usize>(w: &[u8], x: &[Block]) -> f32 {
     v::first(chains)
 }
 
-/// Computes Σ scale · code · activation of a Q6_K superblock, in 8 partial sums. The bias
-/// of the codes is not subtracted.
+/// Computes Σ scale · code · activation of a Q6_K superblock (256 weights), in 8 partial
+/// sums. The bias (zero point) of the codes is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn dot_signed(codes: &[__m256i; 8], scales: __m256i, q: &[i8; 256]) -> __m256i {

@@ -1,4 +1,5 @@
-//! Products of rows of superblocks with AVX-512 and VNNI, four rows side by side.
+//! Multiplies rows of weights in superblocks of 256 by one vector with AVX-512 and VNNI,
+//! four rows side by side.
 //!
 //! A superblock of a row takes 4 `vpdpbusd` (quads of products), 2 packs to i16 and 2
 //! `vpdpwssd` with the scales: 8 instructions for 256 multiply-adds. Applying the scales in
@@ -18,7 +19,8 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
+/// Computes one tile of a matrix product: rows `w` of `blocks` superblocks of 256
+/// weights, times `columns` vectors of Q8_K activations.
 #[level(avx512)]
 pub(crate) fn matvec<F: Superblock, const B: usize>(
     w: &[u8],
@@ -44,7 +46,8 @@ pub(crate) fn matvec<F: Superblock, const B: usize>(
     }
 }
 
-/// Computes the products of four rows with one column, for Q4_K and Q5_K.
+/// Computes the dot products of four rows of Q4_K or Q5_K weights with one column of
+/// activations.
 #[inline]
 #[level(avx512)]
 fn quad_with_minima<F: Superblock, const B: usize>(
@@ -74,7 +77,7 @@ fn quad_with_minima<F: Superblock, const B: usize>(
     difference(acc, accm)
 }
 
-/// Computes the products of four rows with one column, for Q6_K.
+/// Computes the dot products of four rows of Q6_K weights with one column of activations.
 #[inline]
 #[level(avx512)]
 fn signed_quad<F: Superblock, const B: usize>(
@@ -105,9 +108,9 @@ fn signed_quad<F: Superblock, const B: usize>(
     to_array4(acc)
 }
 
-/// Arranges Q6_K's scales as [`v::dot_scaled`] needs them. 128-bit quarter k of the first
-/// vector has the scales of sub-blocks k and 4 + k, that of the second those of 8 + k and
-/// 12 + k.
+/// Arranges the scales of a Q6_K superblock (256 weights) as [`v::dot_scaled`] needs
+/// them. 128-bit quarter k of the first vector has the scales of sub-blocks k and 4 + k,
+/// that of the second those of 8 + k and 12 + k.
 #[inline]
 #[level(avx512)]
 fn signed_scales_for_packs(scales: __m256i) -> [__m512i; 2] {

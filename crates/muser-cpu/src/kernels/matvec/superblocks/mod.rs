@@ -1,5 +1,6 @@
-//! Products of rows of superblocks with one Q8_K vector, four superblocks at a time, so
-//! that one tree of additions computes four horizontal sums.
+//! Products of rows of weights in superblocks of 256 (Q4_K, Q5_K, Q6_K) with one Q8_K
+//! vector, four superblocks at a time, so that one tree of additions computes four
+//! horizontal sums.
 //!
 //! ```text
 //! avx512: for the rows of the tile, four at a time:
@@ -38,11 +39,11 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// The number of rows, or of superblocks of one row, that a kernel computes side by
-/// side.
+/// The number of rows (avx512), or of superblocks of one row (avx2), that a matvec kernel
+/// computes side by side.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const SIDE: usize = 4;
 
-/// The distance in bytes at which a row is prefetched.
+/// How many bytes ahead of its use a row of weights is prefetched.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 4096;

@@ -1,5 +1,5 @@
-//! Products of rows of superblocks, portable: a superblock is unpacked once for all
-//! columns.
+//! Multiplies rows of weights in superblocks of 256 by vectors in portable code: a
+//! superblock is unpacked once for all columns.
 
 use crate::kernels::codes::scalar::unpack;
 use crate::kernels::quantize::Block;
@@ -7,7 +7,8 @@ use crate::rows::Tile;
 use crate::unpacked::Unpacked;
 use muser_quant::{QK, Superblock};
 
-/// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
+/// Computes one tile of a matrix product: rows `w` of `blocks` superblocks of 256
+/// weights, times `columns` vectors of Q8_K activations.
 pub(crate) fn matvec<F: Superblock, const B: usize>(
     w: &[u8],
     x: &[Block],
@@ -39,8 +40,9 @@ pub(crate) fn matvec<F: Superblock, const B: usize>(
     }
 }
 
-/// Computes the contract's sums S (with the bias of codes subtracted) and M of one
-/// superblock.
+/// Computes the two integer sums of one superblock (256 weights) with activations: S, of
+/// scaled products, with the codes' bias (zero point) subtracted, and M, of minima times
+/// the activations' sums.
 fn dot<F: Superblock>(block: &Unpacked, x: &Block) -> (i32, i32) {
     let each = QK / F::SUB_BLOCKS;
     let codes = block.codes.as_flattened().chunks_exact(each);

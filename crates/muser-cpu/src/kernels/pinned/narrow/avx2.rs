@@ -1,7 +1,8 @@
-//! Narrow batches of the pinned lane with AVX2. `vpmaddubsw` and `vpmaddwd` leave the sum of
-//! a quad in element l, where the contract's partial sum l has it. Q6_K's `vpmaddwd` of
-//! scales and sums leaves the bias of the codes 32 l .. 32 l + 32 in element l, as the
-//! contract demands.
+//! Multiplies a weight row by a narrow batch in the pinned lane (llama.cpp's arithmetic)
+//! with AVX2. `vpmaddubsw` and `vpmaddwd` leave the sum of four products (a quad) in
+//! element l, where the contract's partial sum l has it. Q6_K's `vpmaddwd` of scales and
+//! sums leaves the bias of the codes 32 l .. 32 l + 32 in element l, as the contract
+//! demands.
 
 use super::{AHEAD, minima};
 use crate::kernels::codes::avx2::of_superblock;
@@ -12,7 +13,7 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// Computes one row with N columns.
+/// Computes the dot products of one row of K-quant weights with N columns of activations.
 #[inline]
 #[level(avx2)]
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -25,7 +26,8 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
     }
 }
 
-/// Computes one row with N columns, for Q4_K and Q5_K.
+/// Computes the dot products of one row of Q4_K or Q5_K weights with N columns of
+/// activations.
 #[inline]
 #[level(avx2)]
 fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -65,7 +67,7 @@ fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: 
     sums
 }
 
-/// Computes one row with N columns, for Q6_K.
+/// Computes the dot products of one row of Q6_K weights with N columns of activations.
 #[inline]
 #[level(avx2)]
 fn signed_row<F: Superblock, const B: usize, const N: usize>(

@@ -1,7 +1,8 @@
-//! Narrow batches of the pinned lane with AVX-512. 4 `vpdpbusd` compute the sums of quads.
-//! The sums of two vectors are combined in the 16-bit words of one, so that 2 `vpmaddwd`
-//! scale and add them. One fold by halves leaves the contract's eight partial sums. A
-//! quad is at most 4 · 63 · 127 = 32,004, which fits in i16.
+//! Multiplies a weight row by a narrow batch in the pinned lane (llama.cpp's arithmetic)
+//! with AVX-512. 4 `vpdpbusd` compute the sums of four products (quads). The sums of two
+//! vectors are combined in the 16-bit words of one, so that 2 `vpmaddwd` scale and add
+//! them. One fold by halves leaves the contract's eight partial sums. A quad is at most 4
+//! · 63 · 127 = 32,004, which fits in i16.
 
 use super::{AHEAD, minima};
 use crate::kernels::codes::avx512::of_superblock;
@@ -12,7 +13,7 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// Computes one row with N columns.
+/// Computes the dot products of one row of K-quant weights with N columns of activations.
 #[inline]
 #[level(avx512)]
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -25,7 +26,8 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
     }
 }
 
-/// Computes one row with N columns, for Q4_K and Q5_K.
+/// Computes the dot products of one row of Q4_K or Q5_K weights with N columns of
+/// activations.
 #[inline]
 #[level(avx512)]
 fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
@@ -67,7 +69,7 @@ fn row_with_minima<F: Superblock, const B: usize, const N: usize, const MINIMA: 
     sums
 }
 
-/// Computes one row with N columns, for Q6_K.
+/// Computes the dot products of one row of Q6_K weights with N columns of activations.
 #[inline]
 #[level(avx512)]
 fn signed_row<F: Superblock, const B: usize, const N: usize>(
@@ -97,9 +99,9 @@ fn signed_row<F: Superblock, const B: usize, const N: usize>(
     sums
 }
 
-/// Arranges Q6_K's scales as [`dot_partials`] needs them. 128-bit quarter k of the first
-/// vector has pairs of the scales of sub-blocks k and 4 + k, that of the second pairs of
-/// those of 8 + k and 12 + k.
+/// Arranges the scales of a Q6_K superblock (256 weights) as [`dot_partials`] needs them.
+/// 128-bit quarter k of the first vector has pairs of the scales of sub-blocks k and 4 +
+/// k, that of the second pairs of those of 8 + k and 12 + k.
 #[inline]
 #[level(avx512)]
 fn signed_scales_for_partials(scales: __m256i) -> [__m512i; 2] {

@@ -1,4 +1,5 @@
-//! Walks through a tile by blocks of columns, and for each block row by row.
+//! Computes a tile of a narrow batch's product in the pinned lane (llama.cpp's
+//! arithmetic): walks through it by blocks of columns, and for each block row by row.
 
 use muser_levels::levels;
 
@@ -9,7 +10,8 @@ pub(crate) mod kernels {
     use crate::rows::Tile;
     use muser_quant::Superblock;
 
-    /// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
+    /// Computes one tile of a narrow batch's product: rows `w` of `blocks` superblocks of
+    /// 256 weights, times `columns` vectors of Q8_K activations.
     pub(crate) fn narrow<F: Superblock, const B: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],
@@ -28,7 +30,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the columns `c .. c + N`. Returns N.
+    /// Computes the activation columns `c .. c + N` of a tile, with all its rows of
+    /// weights. Returns N.
     fn block_of<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],

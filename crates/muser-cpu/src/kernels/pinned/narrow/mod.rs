@@ -1,5 +1,6 @@
-//! The pinned lane's narrow batches: rows of K-quants with one to seven vectors, in eight
-//! partial sums for each output. The inventory names these kernels `lanes/…`.
+//! Products of narrow batches in the pinned lane (llama.cpp's arithmetic): rows of
+//! K-quants with one to seven vectors, in eight partial sums for each output. The
+//! inventory names these kernels `lanes/…`.
 //!
 //! Contract: [`muser_ops::pinned::project`], [`Route::Narrow`]. Partial sum l has every
 //! eighth quad of codes, as element l of a 256-bit register of integer sums has. So a
@@ -33,17 +34,19 @@ pub(crate) mod avx512;
 pub(crate) mod driver;
 pub(crate) mod scalar;
 
-/// The distance in bytes at which a row is prefetched.
+/// How many bytes ahead of its use a row of weights is prefetched.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 4096;
 
-/// The ways in which the minima of a format are added. Kernels take one as a constant
-/// parameter.
+/// The ways in which llama.cpp adds the minima of a weight format. Kernels take one as a
+/// constant parameter.
 pub(crate) mod minima {
-    /// Q4_K: four chains, each for two sub-blocks of every superblock.
+    /// The minima of Q4_K are added in four running f32 sums (chains), each for two
+    /// sub-blocks of every superblock (256 weights).
     pub(crate) const FOUR_CHAINS: u8 = 0;
-    /// Q5_K: one chain.
+    /// The minima of Q5_K are added in one running f32 sum (chain).
     pub(crate) const ONE_CHAIN: u8 = 1;
-    /// Q6_K has no minima; the bias of the codes is subtracted in integers.
+    /// There are no minima to add: Q6_K has none, and its codes' bias (zero point) is
+    /// subtracted in integers.
     pub(crate) const NONE: u8 = 2;
 }

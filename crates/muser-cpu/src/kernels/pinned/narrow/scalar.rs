@@ -1,4 +1,5 @@
-//! Narrow batches of the pinned lane, portable.
+//! Multiplies a weight row by a narrow batch in the pinned lane (llama.cpp's arithmetic),
+//! in portable code.
 
 use super::minima;
 use crate::kernels::codes::scalar::unpack;
@@ -6,7 +7,7 @@ use crate::kernels::quantize::Block;
 use crate::unpacked::Unpacked;
 use muser_quant::Superblock;
 
-/// Computes one row with N columns.
+/// Computes the dot products of one row of K-quant weights with N columns of activations.
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
     w: &[u8],
     x: [&[Block]; N],
@@ -49,7 +50,9 @@ pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u
     })
 }
 
-/// Computes the eight integer sums of a superblock.
+/// Computes eight integer sums of a superblock (256 weights) times activations, with the
+/// scales applied: the products are taken in 64 quads of four, and sum l has every eighth
+/// quad.
 fn sums<F: Superblock>(u: &Unpacked, x: &Block) -> [i32; 8] {
     let mut sums = [0; 8];
     for (k, (codes, q)) in u.codes.iter().zip(x.q.as_chunks::<4>().0).enumerate() {
@@ -67,8 +70,8 @@ fn sums<F: Superblock>(u: &Unpacked, x: &Block) -> [i32; 8] {
     sums
 }
 
-/// Computes the products of minima and sums of activations, added by pairs of
-/// sub-blocks.
+/// Computes the products of a superblock's minima and the sums of activations, added by
+/// pairs of sub-blocks.
 fn mins(u: &Unpacked, x: &Block) -> [i32; 4] {
     std::array::from_fn(|t| {
         let [a, b] = u.pairs[t].map(i32::from);

@@ -1,5 +1,7 @@
-//! Slabs of groups with AVX2. Transposing 16 bytes of each row makes 4 lines of bytes, or 8
-//! lines of nibbles. Bytes stay signed; the bias of nibbles is not subtracted.
+//! Slab kernels with AVX2 for weights in groups of 32 (Q4_0, Q8_0): unpacking to a slab
+//! (rows transposed, one vector element for each row) and multiplying. Transposing 16
+//! bytes of each row makes 4 lines of bytes, or 8 lines of nibbles. Bytes stay signed;
+//! the bias of nibbles is not subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::quantize::Groups;
@@ -11,7 +13,8 @@ use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-/// Unpacks and transposes eight groups of each row.
+/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in which
+/// each vector element is one row.
 #[inline]
 #[level(avx2)]
 pub(crate) fn transpose<F: Group, const B: usize>(
@@ -19,7 +22,7 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     ahead: Ahead<'_>,
     to: &mut Slab<{ v::ROWS }>,
 ) {
-    // The number of cache lines in `ROWS` blocks.
+    // The number of cache lines that the next slab's 256 weights of `ROWS` rows take.
     let lines = B * v::ROWS / 64;
     let nibble = _mm256_set1_epi8(15);
     for g in 0..8 {
@@ -53,8 +56,8 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
-/// the sums. Column n is `x[n * apart]`.
+/// Multiplies eight groups (256 weights) of `S` slabs (transposed rows) with `N` columns
+/// of activations and adds the folded products to `sums`. Column n is `x[n * apart]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(
@@ -81,10 +84,11 @@ pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     }
 }
 
-/// Computes the dot products of group `g` with each column, minus the bias of the codes.
+/// Computes the integer dot products of weight group `g` of each row with each column of
+/// activations, minus the bias (zero point) of the codes.
 ///
-/// Sums of pairs are added in i16: the sum of eight fits for nibbles, each at most 2 · 15 ·
-/// 127 = 3,810; only one fits for bytes, at most 2 · 128 · 127 = 32,512.
+/// Sums of two products are added in i16: the sum of eight fits for nibbles, each at most
+/// 2 · 15 · 127 = 3,810; only one fits for bytes, at most 2 · 128 · 127 = 32,512.
 #[inline]
 #[level(avx2)]
 fn dots<F: Group, const N: usize>(

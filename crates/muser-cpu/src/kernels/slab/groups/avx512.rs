@@ -1,6 +1,7 @@
-//! Slabs of groups with AVX-512 and VNNI. Transposing 16 bytes of each row makes 4 packed
-//! lines, transposing 32 bytes makes 8. Codes are unsigned: the bias [`bias`] is not
-//! subtracted.
+//! Slab kernels with AVX-512 and VNNI for weights in groups of 32 (Q4_0, Q8_0): unpacking
+//! to a slab (rows transposed, one vector element for each row) and multiplying.
+//! Transposing 16 bytes of each row makes 4 packed lines, transposing 32 bytes makes 8.
+//! Codes are unsigned: the bias [`bias`] is not subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::codes::avx512::bias;
@@ -12,7 +13,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 
-/// Unpacks and transposes eight groups of each row.
+/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in which
+/// each vector element is one row.
 #[inline]
 #[level(avx512)]
 pub(crate) fn transpose<F: Group, const B: usize>(
@@ -20,7 +22,7 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     ahead: Ahead<'_>,
     to: &mut Slab<{ v::ROWS }>,
 ) {
-    // The number of cache lines in `ROWS` blocks.
+    // The number of cache lines that the next slab's 256 weights of `ROWS` rows take.
     let lines = B * v::ROWS / 64;
     let nibble = _mm512_set1_epi8(15);
     let sign = _mm512_set1_epi8(i8::MIN);
@@ -53,8 +55,8 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
-/// the sums. Column n is `x[n * apart]`.
+/// Multiplies eight groups (256 weights) of `S` slabs (transposed rows) with `N` columns
+/// of activations and adds the folded products to `sums`. Column n is `x[n * apart]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(

@@ -1,4 +1,5 @@
-//! Walks through a tile by slabs, and for each slab through the columns by blocks.
+//! Computes the tile of a product for weights in groups of 32: walks through its rows by
+//! slabs (16 or 8 transposed rows), and for each slab through the columns by blocks.
 
 use muser_levels::levels;
 
@@ -12,7 +13,8 @@ pub(crate) mod kernels {
     use crate::simd::level::slab as v;
     use muser_quant::{GROUP, Group, QK};
 
-    /// Computes a tile: rows of `cols` values (`w`) with `columns` vectors.
+    /// Computes one tile of a matrix product by slabs (transposed rows): rows `w` of
+    /// `cols` weights in groups of 32, times `columns` vectors of quantised activations.
     pub(crate) fn slab<F: Group, const B: usize>(
         w: &[u8],
         x: &[Groups],
@@ -22,7 +24,7 @@ pub(crate) mod kernels {
     ) {
         let (rows, row_bytes) = (tile.rows(), cols / GROUP * F::BYTES);
         if rows < v::ROWS {
-            // Too few rows for a slab: the last one is repeated.
+            // The tile has fewer rows than a slab: its last row is repeated.
             let mut padded = w[..rows * row_bytes].to_vec();
             for _ in rows..v::ROWS {
                 padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
@@ -45,8 +47,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the rows of S slabs, from row `first` on, in the memory `slabs`. Returns
-    /// the number of rows.
+    /// Computes the products of S slabs (transposed rows), from row `first` of the tile
+    /// on, in the memory `slabs`. Returns the number of rows computed.
     fn slabs<F: Group, const B: usize, const S: usize>(
         w: &[u8],
         x: &[Groups],
@@ -107,8 +109,8 @@ pub(crate) mod kernels {
         S * v::ROWS
     }
 
-    /// Multiplies eight groups of the slabs with N columns; column n is `x[n * folds]`.
-    /// Returns N.
+    /// Multiplies eight groups (256 weights) of the slabs (transposed rows) with N
+    /// columns of activations; column n is `x[n * folds]`. Returns N.
     #[inline]
     fn step_of<F: Group, const S: usize, const N: usize>(
         slabs: &[Slab<{ v::ROWS }>; S],

@@ -1,6 +1,7 @@
-//! Products of rows of groups with any number of vectors; each vector element is one row.
+//! Slab products for weights in groups of 32 (Q4_0, Q8_0), with any number of activation
+//! vectors; a slab is a few rows transposed, each vector element one row.
 //!
-//! As [`superblocks`](super::superblocks), with the sums of groups:
+//! The loops are as in [`superblocks`](super::superblocks), with a sum for each group:
 //!
 //! ```text
 //! for the rows of the tile, L at a time:
@@ -27,26 +28,29 @@ pub(crate) mod avx512;
 pub(crate) mod driver;
 pub(crate) mod scalar;
 
-/// Eight groups of `L` rows, transposed: a line has one element for each row.
+/// A slab: eight groups (256 weights) of `L` rows, unpacked and transposed, so that a
+/// line has one element for each row.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Slab<const L: usize> {
-    /// The codes, four in a word; line k has the codes 4 k .. 4 k + 4, in the form that
-    /// the level multiplies.
+    /// The weights' codes, four in a word; line k has the codes 4 k .. 4 k + 4 of every
+    /// row, in the form that the instruction-set level multiplies.
     pub(crate) codes: [[[u8; 4]; L]; 64],
-    /// The factors of the groups, a line for each group.
+    /// The scale factors of the eight groups: a line for each group, an element for each
+    /// row.
     pub(crate) d: [[f32; L]; 8],
 }
 
 impl<const L: usize> Slab<L> {
-    /// The value before anything is unpacked.
+    /// A slab (transposed weight rows) of zeros, before any weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[[0; 4]; L]; 64],
         d: [[0.0; L]; 8],
     };
 }
 
-/// Folds eight vectors of products by halves.
+/// Adds eight vectors of products, one of each group, to one vector by halves: ((p0 + p4)
+/// + (p2 + p6)) + ((p1 + p5) + (p3 + p7)).
 macro_rules! fold {
     ($add:path, $p:expr) => {{
         let p = $p;

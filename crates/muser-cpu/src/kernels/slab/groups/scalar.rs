@@ -1,5 +1,6 @@
-//! Slabs of groups, portable: loops over the rows, which the compiler vectorises as far as
-//! the target allows. Codes are signed bytes whose bias is subtracted.
+//! Portable slab kernels for weights in groups of 32 (Q4_0, Q8_0): loops over the
+//! transposed rows, which the compiler vectorises as far as the target allows. Codes are
+//! signed bytes whose bias is subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::codes::scalar::of_group;
@@ -10,7 +11,8 @@ use crate::simd::scalar::slab as v;
 use muser_quant::{GROUP, Group};
 use std::array::from_fn;
 
-/// Unpacks and transposes eight groups of each row. Prefetches nothing.
+/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in which
+/// each vector element is one row. Prefetches nothing.
 pub(crate) fn transpose<F: Group, const B: usize>(
     rows: v::SlabRows<'_, B>,
     _: Ahead<'_>,
@@ -28,8 +30,8 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Multiplies eight groups of `S` slabs with `N` columns and adds the folded products to
-/// the sums. Column n is `x[n * apart]`.
+/// Multiplies eight groups (256 weights) of `S` slabs (transposed rows) with `N` columns
+/// of activations and adds the folded products to `sums`. Column n is `x[n * apart]`.
 #[expect(
     clippy::extra_unused_type_parameters,
     reason = "the `step` functions of all levels have the same signature"
@@ -51,7 +53,8 @@ pub(crate) fn step<F: Group, const S: usize, const N: usize>(
     }
 }
 
-/// Computes the product of group `g` in each row.
+/// Computes the product of weight group `g` of each row with the activations `x`: the
+/// integer dot product times both scales.
 fn products(slab: &Slab<{ v::ROWS }>, x: &Groups, g: usize) -> [f32; v::ROWS] {
     let mut dots = [0i32; v::ROWS];
     let q = x.q[GROUP * g..][..GROUP].as_chunks::<4>().0;

@@ -1,5 +1,6 @@
-//! Slabs of superblocks with AVX2. Codes are transposed while they are packed: transposing
-//! 16 bytes of each row makes 4 lines of packed codes.
+//! Transposes superblocks (256 quantised weights) of several rows to slabs with AVX2.
+//! Codes are transposed while they are packed: transposing 16 bytes of each row makes 4
+//! lines of packed codes.
 
 use super::{Ahead, Slab};
 use crate::simd::avx2::slab as v;
@@ -7,7 +8,8 @@ use muser_levels::level;
 use muser_quant::{SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// Transposes and unpacks a superblock of each row.
+/// Transposes and unpacks one superblock (256 quantised weights) of each row to a slab,
+/// in which each vector element is one row.
 #[inline]
 #[level(avx2)]
 pub(crate) fn transpose<F: Superblock, const B: usize>(
@@ -22,7 +24,8 @@ pub(crate) fn transpose<F: Superblock, const B: usize>(
     }
 }
 
-/// Unpacks Q4_K: a line of packed nibbles makes two lines of codes.
+/// Unpacks a Q4_K superblock of each row to a slab (transposed rows): a line of packed
+/// nibbles makes two lines of codes.
 #[inline]
 #[level(avx2)]
 fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::ROWS }>) {
@@ -41,7 +44,8 @@ fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut 
     }
 }
 
-/// Unpacks Q5_K: low nibbles, and the fifth bits of all codes.
+/// Unpacks a Q5_K superblock of each row to a slab (transposed rows), from the low
+/// nibbles and the fifth bits of all codes.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_bits<const B: usize>(
@@ -64,8 +68,8 @@ fn nibbles_and_bits<const B: usize>(
     }
 }
 
-/// Unpacks half of the 64 codes of group G. Bit 2 G of the fifth bits belongs to the low
-/// nibbles, bit 2 G + 1 to the high nibbles.
+/// Unpacks half of the 64 codes of group G of a Q5_K superblock, for each row. Bit 2 G of
+/// the fifth bits belongs to the low nibbles, bit 2 G + 1 to the high nibbles.
 #[inline]
 #[level(avx2)]
 fn group<const G: usize>(
@@ -103,7 +107,8 @@ fn group<const G: usize>(
     }
 }
 
-/// Unpacks Q6_K, nibbles and pairs of bits, to codes in `0..=63`.
+/// Unpacks a Q6_K superblock of each row to a slab (transposed rows): nibbles and pairs
+/// of bits become codes in `0..=63`.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_pairs<const B: usize>(

@@ -1,4 +1,6 @@
-//! Walks through a tile by slabs, and for each slab through the columns by blocks.
+//! Computes the tile of a product for weights in superblocks of 256: walks through its
+//! rows by slabs (16 or 8 transposed rows), and for each slab through the columns by
+//! blocks.
 
 use muser_levels::levels;
 
@@ -11,7 +13,9 @@ pub(crate) mod kernels {
     use crate::simd::level::slab as v;
     use muser_quant::Superblock;
 
-    /// Computes a tile: rows of `blocks` superblocks (`w`) with `columns` vectors.
+    /// Computes one tile of a matrix product by slabs (transposed rows): rows `w` of
+    /// `blocks` superblocks of 256 weights, times `columns` vectors of quantised
+    /// activations.
     pub(crate) fn slab<F: Superblock, const B: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
@@ -21,7 +25,7 @@ pub(crate) mod kernels {
     ) {
         let (rows, row_bytes) = (tile.rows(), blocks * B);
         if rows < v::ROWS {
-            // Too few rows for a slab: the last one is repeated.
+            // The tile has fewer rows than a slab: its last row is repeated.
             let mut padded = w[..rows * row_bytes].to_vec();
             for _ in rows..v::ROWS {
                 padded.extend_from_slice(&w[(rows - 1) * row_bytes..][..row_bytes]);
@@ -44,8 +48,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the rows of S slabs, from row `first` on, in the memory `slabs`. Returns
-    /// the number of rows.
+    /// Computes the products of S slabs (transposed rows), from row `first` of the tile
+    /// on, in the memory `slabs`. Returns the number of rows computed.
     fn slabs<F: Superblock, const B: usize, const S: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
@@ -103,8 +107,8 @@ pub(crate) mod kernels {
         S * v::ROWS
     }
 
-    /// Multiplies one superblock of the slabs with N columns; column n is
-    /// `x[n * blocks]`. Returns N.
+    /// Multiplies one superblock (256 weights) of the slabs (transposed rows) with N
+    /// columns of activations; column n is `x[n * blocks]`. Returns N.
     #[inline]
     fn step_of<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
         slabs: &[Slab<{ v::ROWS }>; S],

@@ -1,9 +1,10 @@
-//! Products of rows of superblocks with any number of vectors; each vector element is one
-//! row.
+//! Slab products for weights in superblocks of 256 (Q4_K, Q5_K, Q6_K), with any number of
+//! activation vectors; a slab is a few rows transposed, each vector element one row.
 //!
-//! Contract: [`muser_ops::project`] and, in the pinned lane, those routes of
-//! [`muser_ops::pinned::project`] that have one chain for each output. The loops are
-//! written once ([`driver`]); each level has its own transposition:
+//! Contract: [`muser_ops::project`] and, in the pinned lane (llama.cpp's arithmetic),
+//! those routes of [`muser_ops::pinned::project`] that have one chain for each output.
+//! The loops are written once ([`driver`]); each instruction-set level has its own
+//! transposition:
 //!
 //! ```text
 //! for the rows of the tile, L (16, or 8 at avx2 and scalar) at a time:
@@ -51,26 +52,32 @@ pub(crate) mod scalar;
 use muser_quant::SuperCodes;
 use muser_quant::Superblock;
 
-/// One superblock of `L` rows, transposed: a line has one element for each row.
+/// A slab: one superblock (256 weights) of `L` rows, unpacked and transposed, so that a
+/// line has one element for each row.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Slab<const L: usize> {
-    /// The codes, four in a word; line k has the codes 4 k .. 4 k + 4.
+    /// The weights' codes, four in a word; line k has the codes 4 k .. 4 k + 4 of every
+    /// row.
     pub(crate) codes: [[[u8; 4]; L]; 64],
-    /// The scales, a line for each sub-block (8, or 16 for Q6_K), in the form that the
-    /// level multiplies by.
+    /// The scales of the superblock's sub-blocks (8, or 16 for Q6_K): a line for each
+    /// sub-block, an element for each row, in the form that the instruction-set level
+    /// multiplies by.
     pub(crate) scales: [[i32; L]; 16],
-    /// The factors of the activations' sums, in pairs: minima (4 lines), or the scales of
-    /// Q6_K (8 lines), which serve to subtract the bias.
+    /// The integers that multiply the sums of activations, in pairs: minima (4 lines), or
+    /// the scales of Q6_K (8 lines), which serve to subtract the codes' bias (zero
+    /// point).
     pub(crate) pairs: [[[i16; 2]; L]; 8],
-    /// The factor of the scales.
+    /// The f32 factor d by which the superblock's integer scales are multiplied, for each
+    /// row.
     pub(crate) d: [f32; L],
-    /// The factor of the minima.
+    /// The f32 factor dmin by which the superblock's integer minima are multiplied, for
+    /// each row.
     pub(crate) dmin: [f32; L],
 }
 
 impl<const L: usize> Slab<L> {
-    /// The value before anything is unpacked.
+    /// A slab (transposed weight rows) of zeros, before any weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[[0; 4]; L]; 64],
         scales: [[0; L]; 16],
@@ -80,42 +87,50 @@ impl<const L: usize> Slab<L> {
     };
 }
 
-/// The address of the bytes that the next slab will read: `at` bytes after the beginning of
-/// `from`, inside it or past its end. They are prefetched a few cache lines at a time,
-/// between the steps of unpacking; more outstanding lines than the cache supports would
-/// stall the core.
+/// The address of the weight bytes to prefetch for the next slab (the next transposed
+/// rows): `at` bytes after the beginning of `from`, inside it or past its end. They are
+/// prefetched a few cache lines at a time, between the steps of unpacking; more
+/// outstanding lines than the cache supports would stall the core.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(dead_code, reason = "portable code prefetches nothing")
 )]
 pub(crate) struct Ahead<'a> {
-    /// The bytes of the tile's rows, from the slab's first row on.
+    /// The weight bytes of a tile's rows, from the first row of the current slab
+    /// (transposed rows) on.
     pub(crate) from: &'a [u8],
-    /// The distance in bytes from the beginning of `from`.
+    /// The distance in bytes from the beginning of `from` to the bytes to prefetch.
     pub(crate) at: usize,
 }
 
-/// The two float chains of `L` rows with one column: that of the sums, and that of the
-/// minima.
+/// The two f32 chains (running sums by fused multiply-adds) of `L` rows with one column
+/// of activations: that of the scaled products, and that of the minima.
 pub(crate) type Chains<const L: usize> = [[f32; L]; 2];
 
-/// The rules by which the integers of a superblock enter the float chains of an output.
-/// Kernels take the rule as a constant parameter.
+/// The rules by which the integer sums of a superblock (256 weights) are added to the f32
+/// chains (running sums) of an output. Kernels take the rule as a constant parameter.
 pub(crate) mod link {
-    /// One link in both chains: the strict lane, and
-    /// [`Interleaved`](muser_ops::pinned::project::Route::Interleaved).
+    /// One multiply-add for each superblock in both chains (running sums of scaled
+    /// products and of minima): the strict lane (muser's own arithmetic), and
+    /// [`Interleaved`](muser_ops::pinned::project::Route::Interleaved) in the pinned lane
+    /// (llama.cpp's).
     pub(crate) const STRICT: u8 = 0;
-    /// [`InterleavedFour`](muser_ops::pinned::project::Route::InterleavedFour):
-    /// four links in both chains, of 64 codes each.
+    /// Four multiply-adds for each superblock in both chains (running sums of scaled
+    /// products and of minima), one for each 64 codes, as
+    /// [`InterleavedFour`](muser_ops::pinned::project::Route::InterleavedFour) in the
+    /// pinned lane (llama.cpp's arithmetic) demands.
     pub(crate) const FOURS: u8 = 1;
-    /// [`Tiled`](muser_ops::pinned::project::Route::Tiled): one chain, to which a link
-    /// adds sum and minimum together.
+    /// One chain (running sum) for each output, to which one multiply-add for each
+    /// superblock adds scaled products and minima together, as
+    /// [`Tiled`](muser_ops::pinned::project::Route::Tiled) in the pinned lane
+    /// (llama.cpp's arithmetic) demands.
     pub(crate) const TILED: u8 = 2;
 }
 
-/// The number of pairs of products whose sum fits in i16. A pair is at most 2 · 15 · 127 =
-/// 3,810 (8 fit), 2 · 31 · 127 = 7,874 (4 fit) or 2 · 63 · 127 = 16,002 (2 fit).
+/// Returns how many pairs of products of a weight format's codes with activations can be
+/// added in i16 without overflow. A pair is at most 2 · 15 · 127 = 3,810 (8 fit), 2 · 31
+/// · 127 = 7,874 (4 fit) or 2 · 63 · 127 = 16,002 (2 fit).
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn together<F: Superblock>() -> usize {
     match F::CODES {
@@ -125,7 +140,8 @@ pub(crate) const fn together<F: Superblock>() -> usize {
     }
 }
 
-/// The number of columns from which on avx512 computes two slabs side by side.
+/// Returns the number of activation columns from which on the avx512 kernel computes two
+/// slabs (16 transposed rows each) side by side.
 pub(crate) const fn paired<F: Superblock>() -> usize {
     if F::SUB_BLOCKS > 8 { 32 } else { 2 }
 }
