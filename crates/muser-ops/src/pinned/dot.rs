@@ -57,8 +57,8 @@ pub fn fold(x: &[f32], mut width: usize) -> f32 {
     t[0]
 }
 
-/// Adds the elements of one vector of partial sums to one float, in the order in which
-/// `vec_dot` in this profile (build of llama.cpp) ends.
+/// Adds the elements of a vector of partial sums to one float, in the order of `vec_dot`
+/// in this profile (build of llama.cpp).
 pub fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
     match profile {
         Profile::LlamaCppAvx512 => fold(s, 16),
@@ -116,8 +116,8 @@ pub fn vectors(
     )
 }
 
-/// Adds the products of the last values of a row, `left`, to `sum`, the sum of the whole
-/// vectors, as llama.cpp's `vec_dot` does.
+/// Adds the products of a row's last values, `left`, to `sum`, the sum of the values
+/// before them, as llama.cpp's `vec_dot` does.
 pub fn rest(
     profile: Profile,
     dtype: DType,
