@@ -56,7 +56,7 @@ impl Attention {
     }
 }
 
-/// The shape of one layer's KV cache, and the positions that it must hold.
+/// The shape of one layer's K/V cache, and the positions that it must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// The number of KV heads in this layer of the cache.

@@ -80,11 +80,11 @@ pub struct Recording {
 /// The trait of a backend: the operations of a model's forward pass over buffers that
 /// the backend owns.
 ///
-/// A buffer is `[rows, width]` f32, row after row; row r holds the values of row
-/// r of the batch. An operation reads and writes the first `rows` rows of its
-/// buffers and nothing else. The module of each operation's oracle function
-/// defines its result. A backend equals the oracle bit for bit, or is wrong; only
-/// the payload of a NaN is undefined.
+/// A buffer of activations is `[rows, width]` f32, row after row; row r holds the values
+/// of row r of the batch. An operation reads and writes the first `rows` rows of its
+/// buffers and nothing else. The module of each operation's oracle function (the scalar
+/// function that defines its bits) defines its result. A backend equals the oracle bit
+/// for bit, or is wrong; only the payload of a NaN is undefined.
 ///
 /// # Order and waiting
 ///
@@ -197,15 +197,15 @@ pub trait Backend: Send + Sync + 'static {
     /// More values than the buffer has.
     fn write(&self, buffer: &mut Self::Buffer, values: &[f32]) -> Result<(), OpError>;
 
-    /// Waits for the operations before it and returns the first `rows` rows of a buffer
-    /// of activations, borrowed where the host can see them.
+    /// Waits for the backend's operations before this call and returns the first `rows`
+    /// rows of a buffer of activations, borrowed where the host can see them.
     ///
     /// # Errors
     /// Fewer rows in the buffer; an error that a device found since the last wait.
     fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
 
     /// Chooses tokens from rows of logits: for each pair (row, choice), stores the
-    /// outcome in the choice ([`crate::choose`]). Waits like
+    /// chosen token or error in the choice ([`crate::choose`]). Waits like
     /// [`read`](Self::read).
     ///
     /// The default reads the logits and chooses on the host. A backend that chooses
@@ -377,7 +377,7 @@ pub trait Backend: Send + Sync + 'static {
         gate: &Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Joins the two projections of an FFN, `gate = silu(gate) · up`:
+    /// Joins the gate and up projections of an FFN, `gate = silu(gate) · up`:
     /// [`crate::elementwise`].
     fn silu_product(
         &self,

@@ -14,9 +14,9 @@ pub enum OpError {
         op: &'static str,
         /// The name of the size that is wrong: `width`, `heads`, …
         what: &'static str,
-        /// The size that the operation needs.
+        /// The size that the operation needs its operand to have.
         expected: usize,
-        /// The size that the operand has.
+        /// The size that the operand of the refused operation has.
         found: usize,
     },
     /// The bytes of a weight tensor are not `rows × cols` values of its format.
@@ -58,7 +58,7 @@ pub enum OpError {
     /// There is no memory left, or none within the bound that the caller has set.
     #[error("{what}: expected room for {bytes} bytes, found {left}")]
     Memory {
-        /// What the memory is for.
+        /// The name of what the memory was asked for.
         what: &'static str,
         /// The number of bytes of memory that were asked for.
         bytes: u64,

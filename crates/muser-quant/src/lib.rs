@@ -3,8 +3,8 @@
 //!
 //! Each format has one file, with a diagram of its bits, its type, the decoder, the
 //! exact integer dot product with a block of activations ([`q8_k::BlockQ8K`] or
-//! [`q8::BlockQ8`]), and a doctest that decodes a block of the diagram. Nothing here is
-//! fast: fast kernels are compared with this crate, so it is written to be obviously
+//! [`q8::BlockQ8`]), and a doctest that decodes a block of the diagram. Nothing in this
+//! crate is fast: fast kernels are compared with it, so it is written to be obviously
 //! right.
 //!
 //! | format | values in a block | bytes in a block | bytes of a value |

@@ -93,8 +93,8 @@ impl BlockQ4K {
     /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`; s_j, m_j: scale and minimum of
     /// sub-block j, q_ij: its codes, a_ij: the activations' codes.
     ///
-    /// The first is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the second
-    /// below 256 · 63 · 127 < 2^21.
+    /// The first sum, of products, is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the
+    /// second, of minima, below 256 · 63 · 127 < 2^21.
     pub fn dot(&self, a: &BlockQ8K) -> (i32, i32) {
         let (s, m) = self.scales_mins();
         let (mut sum, mut min) = (0, 0);

@@ -99,7 +99,7 @@ pub struct Choice<'a> {
 }
 
 impl<'a> Choice<'a> {
-    /// Makes the choice of one token, without an outcome yet.
+    /// Prepares the choice of one token, which has no outcome yet.
     ///
     /// The slice `history` is all tokens so far, prompt and answer; the penalties look
     /// at its end. `allowed` is a bit mask of tokens: bit i % 32 of word i / 32 allows

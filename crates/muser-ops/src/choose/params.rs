@@ -7,8 +7,8 @@ use super::ChoiceError;
 /// plain sampling from the model's distribution with seed 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// The temperature, which divides the logits; 0 always chooses the largest logit. 0
-    /// to 100.
+    /// The temperature, from 0 to 100, which divides the logits; 0 always chooses the
+    /// largest logit.
     pub temperature: f32,
     /// The number k of most likely tokens that top-k sampling keeps; 0 keeps all.
     pub top_k: usize,
