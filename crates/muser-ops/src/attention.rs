@@ -1,9 +1,11 @@
-//! Attention over an f16 cache, by chunks of 64 positions.
+//! Attention over an f16 K/V cache, in the strict lane (muser's own arithmetic), by
+//! chunks of 64 positions.
 //!
 //! K and V are rounded to f16 when they are stored, and converted back exactly.
 //! Positions are cut into chunks of 64, aligned at absolute position 0. Position t is
-//! visible to position p if and only if `t <= p` and, on a sliding layer,
-//! `p - t < window`. For one query and head:
+//! visible to position p if and only if `t <= p` and, on a layer with a sliding window,
+//! `p - t < window`. For one query q and head, with the keys k_t and values v_t of
+//! position t:
 //!
 //! ```text
 //! s_t = (Σ_d q_d · k_td) · scale        fma chain, d ascending, from +0
@@ -18,61 +20,63 @@
 //! result o / l
 //! ```
 //!
-//! The cut depends on absolute positions alone, so the result depends neither on the
-//! batch nor on the number of threads. A NaN among the scores makes the result NaN:
-//! `max` may skip it, but the sum of exponentials does not.
+//! The cut into chunks depends on absolute positions alone, so the result depends
+//! neither on the batch nor on the number of threads. A NaN among the scores makes the
+//! result NaN: `max` may skip it, but the sum of exponentials does not.
 
 use crate::math;
 use muser_quant::f16;
 
-/// The number of positions in one chunk.
+/// The number of positions of the K/V cache in one chunk, the part over which attention
+/// takes one softmax.
 pub const CHUNK: usize = 64;
 
-/// The shape of an attention operation.
+/// The shape of an attention operation: its heads, their size, window and scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// The number of query heads, a multiple of `kv_heads`. Head h reads KV head
-    /// `h / (heads / kv_heads)`.
+    /// The number of query heads of attention, a multiple of `kv_heads`. Head h reads KV
+    /// head `h / (heads / kv_heads)`.
     pub heads: usize,
-    /// The number of KV heads.
+    /// The number of KV heads of attention: the heads of K and V that query heads share.
     pub kv_heads: usize,
-    /// The number of values in a head.
+    /// The number of values in one attention head.
     pub head_dim: usize,
-    /// The number of positions that a query of a sliding layer sees, its own
-    /// included; `None` if it sees all.
+    /// The number of positions that a query of a layer with a sliding window sees, its
+    /// own included; `None` if it sees all.
     pub window: Option<usize>,
-    /// The factor that scores are multiplied by.
+    /// The factor that attention scores (products of query and key) are multiplied by.
     pub scale: f32,
 }
 
 impl Attention {
-    /// The first position that is visible to a query at position `p`.
+    /// Returns the first position of the sequence that is visible to a query at position
+    /// `p`.
     pub fn first_visible(&self, p: usize) -> usize {
         self.window.map_or(0, |w| (p + 1).saturating_sub(w))
     }
 }
 
-/// The shape of one layer's KV cache, and the positions that it must hold.
+/// The shape of one layer's K/V cache, and the positions that it must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// The number of KV heads.
+    /// The number of KV heads in this layer of the cache.
     pub kv_heads: usize,
-    /// The number of values in a head.
+    /// The number of values in one head of the K/V cache.
     pub head_dim: usize,
-    /// The window of a sliding layer, whose cache is a ring; `None` for a layer whose
-    /// cache keeps every position.
+    /// The window of a sliding layer, in positions; its K/V cache is a ring. `None` for
+    /// a layer whose cache keeps every position.
     pub window: Option<usize>,
-    /// The number of positions in the whole context.
+    /// The number of positions in the whole context, the most that a sequence can have.
     pub context: usize,
-    /// The largest number of positions that are stored before attention reads any of
-    /// them.
+    /// The largest number of positions that are stored in the K/V cache before attention
+    /// reads any of them.
     pub max_batch: usize,
 }
 
 impl KvLayout {
-    /// The number of chunks that the cache holds at once. A ring has room for the
-    /// window of a batch's first row, for the batch, and for a partial chunk at either
-    /// end, but for no more than the whole context.
+    /// Returns the number of chunks (of 64 positions) that the K/V cache holds at once.
+    /// A ring has room for the window of a batch's first row, for the batch, and for a
+    /// partial chunk at either end, but for no more than the whole context.
     pub fn chunks(&self) -> usize {
         let whole = self.context.div_ceil(CHUNK);
         match self.window {
@@ -81,14 +85,15 @@ impl KvLayout {
         }
     }
 
-    /// The number of bytes in one chunk: K and V in f16.
+    /// Returns the number of bytes in one chunk (64 positions) of the K/V cache: K and V
+    /// in f16.
     pub fn chunk_bytes(&self) -> usize {
         2 * CHUNK * self.kv_heads * self.head_dim * size_of::<u16>()
     }
 
-    /// Whether a cache into which the positions below `stored_end` have been written
-    /// still holds every earlier position that is visible to `position`. A ring may
-    /// have overwritten some.
+    /// Returns whether a K/V cache into which the positions below `stored_end` have been
+    /// written still holds every earlier position that is visible to `position`. A ring
+    /// may have overwritten some.
     pub fn holds(&self, position: usize, stored_end: usize) -> bool {
         let Some(w) = self.window else { return true };
         let first = (position + 1).saturating_sub(w) / CHUNK;
@@ -97,10 +102,11 @@ impl KvLayout {
     }
 }
 
-/// Computes attention of one query head into `out`.
+/// Computes attention of one query head into `out`, in the strict lane (muser's own
+/// arithmetic).
 ///
-/// `k(t)` and `v(t)` return the f16 bits of position t in this head's KV head; `p` is
-/// the query's own position.
+/// The functions `k(t)` and `v(t)` return the f16 bits of K and V at position t in this
+/// head's KV head; `p` is the query's own position.
 pub fn attend<'a>(
     desc: &Attention,
     p: usize,
@@ -132,8 +138,8 @@ pub fn attend<'a>(
     }
 }
 
-/// Computes the softmax of one chunk's visible positions: maximum, sum of
-/// exponentials, and weighted sum of V.
+/// Computes attention over the visible positions of one chunk (64 positions): the
+/// maximum score, the sum of exponentials, and the weighted sum of V.
 fn attend_chunk<'a>(
     desc: &Attention,
     visible: std::ops::Range<usize>,
@@ -164,7 +170,7 @@ fn attend_chunk<'a>(
     (m, l, o)
 }
 
-/// The larger of two values; `b` if either is NaN.
+/// Returns the larger of two values; `b` if either is NaN.
 fn max(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }

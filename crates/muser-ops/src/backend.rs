@@ -1,4 +1,5 @@
-//! [`Backend`]: the operations that a forward pass calls, whatever computes them.
+//! [`Backend`]: the operations that a model's forward pass calls, whatever hardware
+//! computes them.
 
 use crate::{
     Attention, Choice, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec, Subset, Weight,
@@ -6,33 +7,37 @@ use crate::{
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Describes a backend, for people and records.
+/// The description of a backend (the code that computes a model's operations), for
+/// people and records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
-    /// Its name: `oracle`, `cpu`, …
+    /// The backend's name: `oracle`, `cpu`, …
     pub name: &'static str,
-    /// The arithmetic it computes.
+    /// The lane that the backend computes: muser's own arithmetic or llama.cpp's.
     pub lane: Lane,
-    /// The instruction set or device level: `scalar`, `avx2`, `avx512`, …
+    /// The instruction set or device that the backend's kernels run on: `scalar`,
+    /// `avx2`, `avx512`, …
     pub level: String,
-    /// Number of threads that share the work.
+    /// The number of threads that share the backend's work.
     pub threads: usize,
 }
 
-/// The sizes of the pieces that long calls are cut into.
+/// The sizes of the pieces that a long call of the forward pass is cut into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Most rows of a micro-batch.
+    /// The largest number of rows (tokens) in a micro-batch, the most that a forward
+    /// pass computes at once.
     pub micro_batch: usize,
-    /// Rows of logits computed at once, a multiple of 4. A last slice of a few
-    /// rows is joined to the slice before it. By these two rules a slice takes the
-    /// same kernels in the pinned lane as all rows at once would.
+    /// The number of rows of logits that the output projection computes at once, a
+    /// multiple of 4. A last slice of a few rows is joined to the slice before it. By
+    /// these two rules a slice takes the same kernels in the pinned lane (llama.cpp's
+    /// arithmetic) as all rows at once would.
     pub head_rows: usize,
 }
 
 impl Sizes {
-    /// The sizes of a lane: its micro-batch, and 64 rows of logits, which are
-    /// 52 MB at a vocabulary of 202,048.
+    /// Returns the sizes for a lane (an arithmetic): its micro-batch, and 64 rows of
+    /// logits, which are 52 MB at a vocabulary of 202,048.
     pub fn of(lane: Lane) -> Self {
         Self {
             micro_batch: lane.micro_batch(),
@@ -41,159 +46,166 @@ impl Sizes {
     }
 }
 
-/// A part of the forward pass, for hooks that measure one.
+/// A part of the forward pass, which backends are told for hooks that measure one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// The embedding, its scale and its norm.
+    /// The stage at the start: the tokens' embeddings, their scale and their norm.
     Embed,
-    /// The first half of this layer: attention with its norms and projections.
+    /// The first half of the layer of this index: attention with its norms and
+    /// projections.
     Attention(usize),
-    /// The second half of this layer: the FFN with its norms.
+    /// The second half of the layer of this index: the FFN with its norms.
     Ffn(usize),
-    /// The last norm, the projection to logits and their cap.
+    /// The stage at the end: the last norm, the projection to logits and their cap.
     Head,
 }
 
-/// Names a recorded pass. Two passes with the same name call the same operations
-/// on the same buffers with the same numbers of rows; they differ only in their
-/// batches.
+/// The name of a recorded forward pass. Two passes with the same name call the same
+/// operations on the same buffers with the same numbers of rows; they differ only in
+/// their batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Recording {
-    /// Identifies the set of buffers that the pass works in, and by that the
-    /// model. The number is never reused within a process.
+    /// The number of the set of buffers that the recorded pass works in, and by that of
+    /// the model. It is never reused within a process.
     pub buffers: u64,
-    /// Number of rows of the batch.
+    /// The number of rows (tokens) in the recorded pass's batch.
     pub rows: usize,
-    /// Number of rows that the batch keeps.
+    /// The number of kept rows (rows whose outputs are read) in the recorded pass's
+    /// batch.
     pub keep: usize,
-    /// Whether the pass computes logits.
+    /// Whether the recorded forward pass computes logits.
     pub logits: bool,
 }
 
-/// The operations of a forward pass over buffers that the backend owns.
+/// The trait of a backend: the operations of a model's forward pass over buffers that
+/// the backend owns.
 ///
-/// A buffer is `[rows, width]` f32, row after row; row r holds the values of row
-/// r of the batch. An operation reads and writes the first `rows` rows of its
-/// buffers and nothing else. The module of each operation's oracle function
-/// defines its result. A backend equals the oracle bit for bit, or is wrong; only
-/// the payload of a NaN is undefined.
+/// A buffer of activations is `[rows, width]` f32, row after row; row r holds the values
+/// of row r of the batch. An operation reads and writes the first `rows` rows of its
+/// buffers and nothing else. The module of each operation's oracle function (the scalar
+/// function that defines its bits) defines its result. A backend equals the oracle bit
+/// for bit, or is wrong; only the payload of a NaN is undefined.
 ///
 /// # Order and waiting
 ///
-/// Operations take effect in the order of their calls. A call may return before
-/// its work is done: a device enqueues it. [`read`](Self::read) and
-/// [`choose`](Self::choose) wait for the work before them and return the errors
-/// that a device found since the last wait; [`write`](Self::write) may wait for
-/// space. Everything that can be checked is refused earlier: formats and shapes
-/// when a weight is bound, memory and positions by [`batch`](Self::batch), before
-/// any work of the pass.
+/// The operations of a backend take effect in the order of their calls. A call may
+/// return before its work is done: a device enqueues it. [`read`](Self::read) and
+/// [`choose`](Self::choose) wait for the work before them and return the errors that a
+/// device found since the last wait; [`write`](Self::write) may wait for space.
+/// Everything that can be checked is refused earlier: formats and shapes when a weight
+/// is bound, memory and positions by [`batch`](Self::batch), before any work of the
+/// pass.
 ///
 /// # What varies
 ///
-/// Everything that differs between two passes of one shape is in the
-/// [`Plan`] of a [`Batch`](Self::Batch): the tokens, their positions, the
-/// sequence of each row, and the rows that are kept. So a pass can be recorded
-/// once and replayed on other batches ([`record`](Self::record)).
+/// Everything that differs between two forward passes of one shape is in the [`Plan`] of
+/// a [`Batch`](Self::Batch): the tokens, their positions, the sequence of each row, and
+/// the rows that are kept (whose outputs are read). So a pass can be recorded once and
+/// replayed on other batches ([`record`](Self::record)).
 ///
-/// Every method takes `&self`, so that sessions can share one backend. A backend
-/// with state of its own locks it.
+/// Every method of a backend takes `&self`, so that sessions can share one backend. A
+/// backend with state of its own locks it.
 pub trait Backend: Send + Sync + 'static {
-    /// Activations, `[rows, width]` f32.
+    /// A buffer of activations, `[rows, width]` f32, in the backend's memory.
     type Buffer: Send;
-    /// A projection set: bound weight matrices that multiply the same input.
+    /// A projection set: weight matrices that multiply the same input, prepared for this
+    /// backend.
     type Set: Send + Sync;
-    /// A bound embedding table.
+    /// An embedding table, prepared for this backend.
     type Table: Send + Sync;
-    /// A bound vector of factors (norm weights).
+    /// A vector of factors (norm weights), prepared for this backend.
     type Vector: Send + Sync;
-    /// A bound rotary encoding.
+    /// A rotary position encoding, prepared for this backend.
     type Rope: Send + Sync;
-    /// The cache of one sequence: K and V of all layers. A clone is another
-    /// sequence with the same past; later writes to one of them do not change the
-    /// other. Cloning should be cheap: a backend shares pages until one of their
-    /// owners writes.
+    /// The K/V cache of one sequence: K and V of all layers. A clone is another sequence
+    /// with the same past; later writes to one of them do not change the other. Cloning
+    /// should be cheap: a backend shares pages until one of their owners writes.
     type Kv: Send + Clone;
-    /// A plan in the backend's own form, with exclusive use of the caches of its
-    /// sequences.
+    /// A batch: its plan (tokens, positions, kept rows) in the backend's own form, with
+    /// exclusive use of the K/V caches of its sequences.
     type Batch<'kv>;
 
-    /// Describes the backend.
+    /// Returns a description of the backend: its name, arithmetic, instruction set and
+    /// threads.
     fn info(&self) -> BackendInfo;
 
-    /// Returns the sizes that long calls are cut into. In the pinned lane the size
-    /// of a micro-batch moves bits, so there a backend keeps [`Sizes::of`].
+    /// Returns the sizes of micro-batches and slices of logits that long calls are cut
+    /// into. In the pinned lane (llama.cpp's arithmetic) the size of a micro-batch moves
+    /// bits, so there a backend keeps [`Sizes::of`].
     fn sizes(&self) -> Sizes {
         Sizes::of(self.info().lane)
     }
 
-    /// Says which part of the pass the operations from here on belong to. No result
-    /// depends on it; the profiler ([`crate::profiler`]) records it.
+    /// Tells the backend to which part of the forward pass the operations from here on
+    /// belong. No result depends on it; the profiler ([`crate::profiler`]) records it.
     fn mark(&self, stage: Stage) {
         let _ = stage;
     }
 
-    /// Binds the matrices of a projection set. Copies nothing where the device
-    /// reads host memory.
+    /// Prepares a projection set (weight matrices that multiply the same input) for the
+    /// backend. Copies nothing where the device reads host memory.
     ///
     /// # Errors
     /// A format, shape or bias without a kernel, by the tensor's name; no memory.
     fn bind_set(&self, set: Vec<Matrix>) -> Result<Self::Set, OpError>;
 
-    /// Binds an embedding table.
+    /// Prepares an embedding table for the backend.
     ///
     /// # Errors
     /// Those of [`bind_set`](Self::bind_set).
     fn bind_table(&self, table: Weight) -> Result<Self::Table, OpError>;
 
-    /// Binds a vector of factors.
+    /// Prepares a vector of factors (norm weights) for the backend.
     ///
     /// # Errors
     /// No memory.
     fn bind_vector(&self, values: Vec<f32>) -> Result<Self::Vector, OpError>;
 
-    /// Binds a rotary encoding. Its angles are computed once for all passes and
-    /// layers: here, or when their positions first occur.
+    /// Prepares a rotary position encoding for the backend. Its angles are computed once
+    /// for all passes and layers: here, or when their positions first occur.
     ///
     /// # Errors
     /// An encoding that the backend does not compute; no memory.
     fn bind_rope(&self, rope: RopeSpec) -> Result<Self::Rope, OpError>;
 
-    /// Describes the matrices of a set, in the order in which they were bound.
+    /// Returns names, shapes and sizes of the matrices in a projection set, in the order
+    /// in which they were bound.
     fn matrices(&self, set: &Self::Set) -> Vec<MatrixInfo>;
 
-    /// Describes an embedding table.
+    /// Returns the name, shape and size of an embedding table.
     fn table(&self, table: &Self::Table) -> MatrixInfo;
 
-    /// Returns the number of values of a vector.
+    /// Returns the number of values in a bound vector of norm weights.
     fn vector_len(&self, vector: &Self::Vector) -> usize;
 
-    /// Returns the width of a buffer: the number of values in a row.
+    /// Returns the width of a buffer of activations: the number of values in a row.
     fn width(&self, buffer: &Self::Buffer) -> usize;
 
-    /// Returns the plan of a batch.
+    /// Returns the plan of a batch: its tokens, their positions and sequences, and which
+    /// rows are kept.
     fn plan<'a>(&self, batch: &'a Self::Batch<'_>) -> &'a Plan;
 
-    /// Allocates a buffer of zeros.
+    /// Allocates a buffer of activations in the backend's memory, all zeros.
     ///
     /// # Errors
     /// No memory.
     fn buffer(&self, rows: usize, width: usize) -> Result<Self::Buffer, OpError>;
 
-    /// Overwrites the first values of a buffer, `values.len()` of them.
+    /// Copies `values` from the host over the first values of a buffer of activations.
     ///
     /// # Errors
     /// More values than the buffer has.
     fn write(&self, buffer: &mut Self::Buffer, values: &[f32]) -> Result<(), OpError>;
 
-    /// Waits for the operations before it and returns the first `rows` rows of a
-    /// buffer, borrowed where the host can see them.
+    /// Waits for the backend's operations before this call and returns the first `rows`
+    /// rows of a buffer of activations, borrowed where the host can see them.
     ///
     /// # Errors
     /// Fewer rows in the buffer; an error that a device found since the last wait.
     fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
 
     /// Chooses tokens from rows of logits: for each pair (row, choice), stores the
-    /// outcome in the choice ([`crate::choose`]). Waits like
+    /// chosen token or error in the choice ([`crate::choose`]). Waits like
     /// [`read`](Self::read).
     ///
     /// The default reads the logits and chooses on the host. A backend that chooses
@@ -216,12 +228,13 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes the empty cache of one sequence, from the layout of each layer; all
-    /// have the same context. It takes no pages before a batch needs them.
+    /// Makes the empty K/V cache of one sequence, from the layout of each layer; all
+    /// have the same context. It takes no pages of memory before a batch needs them.
     fn kv(&self, layers: &[KvLayout]) -> Self::Kv;
 
-    /// Prepares a batch: uploads the plan, and takes the pages that its rows need
-    /// in the cache of each sequence. `kv` has one cache for each run of the plan.
+    /// Prepares a batch for a forward pass: uploads the plan, and takes the pages that
+    /// its rows need in the K/V cache of each sequence. `kv` has one cache for each run
+    /// (one sequence's rows) of the plan.
     ///
     /// # Errors
     /// A position outside the layout of a cache, or one that would leave a gap
@@ -233,8 +246,8 @@ pub trait Backend: Send + Sync + 'static {
         kv: Vec<&'kv mut Self::Kv>,
     ) -> Result<Self::Batch<'kv>, OpError>;
 
-    /// Runs a pass over a batch, by calling `pass`. Where a pass of this name was
-    /// recorded, a backend may replay the recording on this batch instead.
+    /// Runs a forward pass over a batch, by calling `pass`. Where a pass of this name
+    /// was recorded, a backend may replay the recording on this batch instead.
     ///
     /// # Errors
     /// Those of the operations in the pass.
@@ -248,8 +261,8 @@ pub trait Backend: Send + Sync + 'static {
         pass(batch)
     }
 
-    /// Copies `rows` rows of `src`, from row `from` on, to `dst`, from row `to` on.
-    /// The two have the same width.
+    /// Copies `rows` rows of activations from `src`, beginning at its row `from`, to
+    /// `dst`, beginning at its row `to`. The two buffers have the same width.
     fn copy_rows(
         &self,
         rows: usize,
@@ -259,8 +272,8 @@ pub trait Backend: Send + Sync + 'static {
         to: usize,
     ) -> Result<(), OpError>;
 
-    /// Copies the rows that the batch keeps to the first rows of `dst`. `src` holds
-    /// all rows of the batch.
+    /// Copies the batch's kept rows (rows whose outputs are read) to the first rows of
+    /// `dst`. `src` holds all rows of the batch.
     fn gather(
         &self,
         batch: &Self::Batch<'_>,
@@ -277,8 +290,8 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Multiplies `rows` rows of `x` by the matrices `which` of a projection set,
-    /// in one call: [`crate::project`]. `out` has one buffer for each matrix, as
+    /// Multiplies `rows` rows of activations by the matrices `which` of a projection
+    /// set, in one call: [`crate::project`]. `out` has one buffer for each matrix, as
     /// wide as the matrix has rows.
     fn project(
         &self,
@@ -289,8 +302,8 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut [&mut Self::Buffer],
     ) -> Result<(), OpError>;
 
-    /// Norms each row by its root mean square, `out = rms(x) · weight`:
-    /// [`crate::norm`]. Without `weight` the factors are 1.
+    /// Normalises each row of activations by its root mean square,
+    /// `out = rms(x) · weight`: [`crate::norm`]. Without `weight` the factors are 1.
     fn rms_norm(
         &self,
         rows: usize,
@@ -300,8 +313,8 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Norms each head of each row in place, like [`rms_norm`](Self::rms_norm). A
-    /// head has as many values as `weight`.
+    /// Normalises each attention head of each row in place by its root mean square, like
+    /// [`rms_norm`](Self::rms_norm). A head has as many values as `weight`.
     fn head_norm(
         &self,
         rows: usize,
@@ -310,7 +323,8 @@ pub trait Backend: Send + Sync + 'static {
         eps: f32,
     ) -> Result<(), OpError>;
 
-    /// Adds a normed row, `x += rms(y) · weight`: [`crate::norm::add_rms_norm`].
+    /// Adds a row normalised by its root mean square to a row of activations,
+    /// `x += rms(y) · weight`: [`crate::norm::add_rms_norm`].
     fn add_rms_norm(
         &self,
         rows: usize,
@@ -320,11 +334,13 @@ pub trait Backend: Send + Sync + 'static {
         eps: f32,
     ) -> Result<(), OpError>;
 
-    /// Adds rows, `x += y`: [`crate::elementwise::add`].
+    /// Adds rows of activations, `x += y` (the residual sum):
+    /// [`crate::elementwise::add`].
     fn add(&self, rows: usize, x: &mut Self::Buffer, y: &Self::Buffer) -> Result<(), OpError>;
 
-    /// Rotates each head of the rows `subset` of the batch in place, by the row's
-    /// position: [`crate::rope`](mod@crate::rope). `x` holds the rows of the subset.
+    /// Applies the rotary encoding: rotates each head of the batch's rows `subset` in
+    /// place, by the row's position: [`crate::rope`](mod@crate::rope). `x` holds the
+    /// rows of the subset.
     fn rope(
         &self,
         batch: &Self::Batch<'_>,
@@ -333,12 +349,12 @@ pub trait Backend: Send + Sync + 'static {
         x: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Stores K and V of all rows of the batch as f16 in layer `layer` of the
+    /// Stores K and V of all rows of the batch as f16 in layer `layer` of the K/V
     /// caches, then computes attention for the rows `subset`, which may be none:
     /// [`crate::attention`](mod@crate::attention).
     ///
-    /// `k` and `v` hold all rows, `[rows, kv_heads · head_dim]`; `q` and `out` hold
-    /// the rows of the subset, `[rows, heads · head_dim]`.
+    /// The buffers `k` and `v` hold all rows, `[rows, kv_heads · head_dim]`; `q` and
+    /// `out` hold the rows of the subset, `[rows, heads · head_dim]`.
     #[expect(clippy::too_many_arguments, reason = "attention reads three inputs")]
     fn attention(
         &self,
@@ -352,7 +368,8 @@ pub trait Backend: Send + Sync + 'static {
         out: &mut Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Gates rows, `x *= sigmoid(gate)`: [`crate::elementwise`].
+    /// Gates rows of activations by the sigmoid of others, `x *= sigmoid(gate)`:
+    /// [`crate::elementwise`].
     fn sigmoid_gate(
         &self,
         rows: usize,
@@ -360,7 +377,7 @@ pub trait Backend: Send + Sync + 'static {
         gate: &Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Joins the two projections of an FFN, `gate = silu(gate) · up`:
+    /// Joins the gate and up projections of an FFN, `gate = silu(gate) · up`:
     /// [`crate::elementwise`].
     fn silu_product(
         &self,
@@ -369,7 +386,7 @@ pub trait Backend: Send + Sync + 'static {
         up: &Self::Buffer,
     ) -> Result<(), OpError>;
 
-    /// Scales and caps rows in place, `x = cap · tanh(scale · x / cap)`, or
+    /// Scales and caps logits in place, `x = cap · tanh(scale · x / cap)`, or
     /// `x = scale · x` without a cap: [`crate::elementwise::soft_cap`].
     fn soft_cap(
         &self,

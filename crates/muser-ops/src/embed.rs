@@ -1,8 +1,9 @@
-//! The embedding row of a token, decoded from its packed format.
+//! The embedding lookup: the row of a token, decoded from its packed weight format.
 
 use crate::{OpError, Weight};
 
-/// Decodes row `token` of the table into `out`, which is `table.cols()` long.
+/// Decodes a token's row of the embedding table into `out`, which is `table.cols()`
+/// long.
 ///
 /// # Errors
 /// `out` has another length, or the table has no such row.

@@ -1,102 +1,104 @@
-//! [`OpError`]: why a backend refused an operation.
+//! [`OpError`]: why a backend refused an operation of the forward pass, or a weight.
 
 use crate::Lane;
 use muser_quant::DType;
 
-/// A refused operation: which one, what it expected and what it found.
+/// The error of an operation that a backend refused: which one, what it expected and
+/// what it found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    /// A size of an operand does not fit the operation.
+    /// A size of an operand (a buffer, a projection set, …) does not fit the operation.
     #[error("{op}: {what}: expected {expected}, found {found}")]
     Shape {
-        /// The operation.
+        /// The name of the operation whose operand has a wrong size: `embed`, …
         op: &'static str,
-        /// Which size: `width`, `heads`, …
+        /// The name of the size that is wrong: `width`, `heads`, …
         what: &'static str,
-        /// The size that the operation needs.
+        /// The size that the operation needs its operand to have.
         expected: usize,
-        /// The size that the operand has.
+        /// The size that the operand of the refused operation has.
         found: usize,
     },
-    /// The bytes of a tensor are not `rows × cols` values of its format.
+    /// The bytes of a weight tensor are not `rows × cols` values of its format.
     #[error("tensor {name}: [{cols}, {rows}] of {dtype} is {expected}, found {found} bytes")]
     WeightBytes {
-        /// The tensor.
+        /// The name of the tensor whose bytes do not fit its shape.
         name: String,
-        /// Its format.
+        /// The weight format of the tensor whose bytes do not fit its shape.
         dtype: DType,
-        /// The number of rows: outputs.
+        /// The number of rows of the weight tensor: outputs of its projection.
         rows: usize,
-        /// The number of columns: inputs.
+        /// The number of columns of the weight tensor: inputs of its projection.
         cols: usize,
-        /// The number of bytes that the shape needs, in words.
+        /// The number of bytes that the tensor's shape needs, in words.
         expected: String,
-        /// The number of bytes that were given.
+        /// The number of bytes that were given for the tensor.
         found: usize,
     },
-    /// The backend has no kernel for a tensor.
+    /// The backend has no kernel for a weight tensor, or for its bias.
     #[error("tensor {name}: expected {expected}, found {found}")]
     Tensor {
-        /// The tensor.
+        /// The name of the tensor that the backend has no kernel for.
         name: String,
-        /// What the backend accepts.
+        /// What the backend accepts for this tensor, in words.
         expected: String,
-        /// What the tensor has.
+        /// What the tensor has instead of what the backend accepts, in words.
         found: String,
     },
-    /// The lane has no arithmetic for a weight format.
+    /// The lane (one of muser's two arithmetics) does not cover a weight format.
     #[error("tensor {name}: {dtype} has no arithmetic in the lane {lane}")]
     Format {
-        /// The tensor.
+        /// The name of the tensor whose weight format the lane does not cover.
         name: String,
-        /// Its format.
+        /// The weight format that the lane has no arithmetic for.
         dtype: DType,
-        /// The lane.
+        /// The lane (strict or pinned arithmetic) that does not cover the format.
         lane: Lane,
     },
     /// There is no memory left, or none within the bound that the caller has set.
     #[error("{what}: expected room for {bytes} bytes, found {left}")]
     Memory {
-        /// What the memory is for.
+        /// The name of what the memory was asked for.
         what: &'static str,
-        /// The number of bytes asked for.
+        /// The number of bytes of memory that were asked for.
         bytes: u64,
-        /// The memory that is left, in words.
+        /// The amount of memory that is left, in words.
         left: String,
     },
     /// The embedding table has no row for a token.
     #[error("embed: token {token} is not in the vocabulary of {vocab}")]
     Token {
-        /// The token id.
+        /// The id of the token that has no row in the embedding table.
         token: u32,
-        /// The number of rows in the table.
+        /// The number of rows in the embedding table: the size of the vocabulary.
         vocab: usize,
     },
-    /// The cache cannot hold a position, or no longer holds it.
+    /// The K/V cache cannot hold a position, or no longer holds it.
     #[error("attention: position {position} is outside the cache's {context}")]
     Position {
-        /// The position.
+        /// The position of a token in its sequence that the K/V cache does not hold.
         position: usize,
-        /// The number of positions that the cache can hold, or holds where one is
+        /// The number of positions that the K/V cache can hold, or holds where one is
         /// missing.
         context: usize,
     },
-    /// The backend has no kernel for an operand of this shape.
+    /// The backend has no kernel for an operand of this shape, such as a head size.
     #[error("{op}: {what} {found} is not supported: {expected}")]
     Unsupported {
-        /// The operation.
+        /// The name of the operation that has no kernel for its operand: `rope`, …
         op: &'static str,
-        /// The property that is not supported: `head size`, …
+        /// The name of the operand's property that is not supported: `head size`, …
         what: &'static str,
-        /// Its value.
+        /// The value of the operand's property that is not supported.
         found: usize,
-        /// The values that are supported, in words.
+        /// The values of the property that the backend supports, in words.
         expected: &'static str,
     },
 }
 
 impl OpError {
-    /// Returns `Ok` if the two sizes are equal, else [`OpError::Shape`].
+    /// Checks that an operand's size is the expected one: `Ok` if the two are equal,
+    /// else [`OpError::Shape`].
     pub fn check(
         op: &'static str,
         what: &'static str,
@@ -115,7 +117,8 @@ impl OpError {
         }
     }
 
-    /// Returns `Ok` if `found` is at least `expected`, else [`OpError::Shape`].
+    /// Checks that an operand has room: `Ok` if `found` is at least `expected`, else
+    /// [`OpError::Shape`].
     pub fn check_room(
         op: &'static str,
         what: &'static str,

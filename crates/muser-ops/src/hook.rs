@@ -1,9 +1,10 @@
-//! [`Hooked`]: a backend whose calls go through a [`Hook`].
+//! [`Hooked`]: a backend whose calls go through a [`Hook`], which may measure or change
+//! them.
 //!
-//! The hook gets every operation as a [`Call`] before it runs. It may measure the
-//! operation ([`crate::profiler`]), change its operands or results (the defects
-//! that test the conformance suite), or leave it out. Buffers, weights and caches
-//! are those of the backend inside; only the calls are wrapped.
+//! The hook gets every operation of the backend as a [`Call`] before it runs. It may
+//! measure the operation ([`crate::profiler`]), change its operands or results (the
+//! defects that test the conformance suite), or leave it out. Buffers, weights and
+//! caches are those of the backend inside; only the calls are wrapped.
 
 use crate::profiler::Op;
 use crate::{
@@ -14,28 +15,34 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sees the calls of a [`Hooked`] backend and decides what becomes of them. Each
-/// method has a default that passes its call on, but for [`Hook::call`].
+/// The trait of a hook: it sees the calls of a [`Hooked`] backend and decides what
+/// becomes of them. Each method has a default that passes its call on, but for
+/// [`Hook::call`].
 pub trait Hook<B: Backend>: Send + Sync + 'static {
-    /// Describes the hooked backend, from the description of the one inside.
+    /// Returns the description of the hooked backend, made from that of the backend
+    /// inside.
     fn info(&self, inner: BackendInfo) -> BackendInfo {
         inner
     }
 
-    /// Is called before [`Backend::mark`] of the backend inside.
+    /// Is called before [`Backend::mark`] of the backend inside, which names the current
+    /// stage of the forward pass.
     fn mark(&self, stage: Stage) {
         let _ = stage;
     }
 
-    /// Is called before [`Backend::kv`] of the backend inside.
+    /// Is called before [`Backend::kv`] of the backend inside, which makes the K/V cache
+    /// of a sequence.
     fn kv(&self, layers: &[KvLayout]) {
         let _ = layers;
     }
 
-    /// Runs an operation. `call.run(backend)` passes it on.
+    /// Runs an operation of the backend, or leaves it out; `call.run(backend)` passes it
+    /// on.
     fn call(&self, backend: &B, call: Call<'_, '_, B>) -> Result<(), OpError>;
 
-    /// Runs [`Backend::read`].
+    /// Runs [`Backend::read`], which returns the first rows of a buffer of activations;
+    /// the default passes it on.
     fn read<'a>(
         &self,
         backend: &B,
@@ -45,7 +52,8 @@ pub trait Hook<B: Backend>: Send + Sync + 'static {
         backend.read(buffer, rows)
     }
 
-    /// Runs [`Backend::choose`].
+    /// Runs [`Backend::choose`], which chooses tokens from logits; the default passes it
+    /// on.
     fn choose(
         &self,
         backend: &B,
@@ -56,8 +64,8 @@ pub trait Hook<B: Backend>: Send + Sync + 'static {
     }
 }
 
-/// One operation with its operands: a method of [`Backend`] that computes or moves
-/// values in buffers, with its parameters.
+/// A call: one operation with its operands, that is, a method of [`Backend`] that
+/// computes or moves values in buffers, with its parameters.
 #[expect(missing_docs, reason = "the names are those of the methods")]
 pub enum Call<'a, 'kv, B: Backend> {
     Write {
@@ -148,7 +156,7 @@ pub enum Call<'a, 'kv, B: Backend> {
 }
 
 impl<B: Backend> Call<'_, '_, B> {
-    /// Returns the kind of operation.
+    /// Returns the kind of operation that this call of a backend is.
     pub fn op(&self) -> Op {
         match self {
             Self::Write { .. } => Op::Write,
@@ -168,7 +176,7 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// Does it.
+    /// Runs this operation on the backend `b`.
     pub fn run(&mut self, b: &B) -> Result<(), OpError> {
         match self {
             Self::Write { buffer, values } => b.write(buffer, values),
@@ -239,8 +247,8 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// Returns the number of rows, counted from the first, up to which the
-    /// operation writes its outputs; 0 for [`Call::Write`], which has no rows.
+    /// Returns the number of rows of activations, counted from the first, up to which
+    /// the operation writes its outputs; 0 for [`Call::Write`], which has no rows.
     pub fn rows(&self, b: &B) -> usize {
         match self {
             Self::Write { .. } => 0,
@@ -260,7 +268,7 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// Returns the buffers that the operation writes.
+    /// Returns the buffers of activations that the operation writes.
     pub fn outputs(&mut self) -> Vec<&mut B::Buffer> {
         match self {
             Self::Project { out, .. } => out.iter_mut().map(|o| &mut **o).collect(),
@@ -280,7 +288,7 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// Returns the buffers that the operation reads and does not write.
+    /// Returns the buffers of activations that the operation reads and does not write.
     pub fn inputs(&self) -> Vec<&B::Buffer> {
         match self {
             Self::CopyRows { src: x, .. }
@@ -301,19 +309,20 @@ impl<B: Backend> Call<'_, '_, B> {
     }
 }
 
-/// A backend whose calls go through a hook.
+/// A backend whose calls go through a hook, which may measure or change them.
 pub struct Hooked<B, H> {
     inner: Arc<B>,
     hook: H,
 }
 
 impl<B, H> Hooked<B, H> {
-    /// Puts a hook in front of a backend. Other users of `inner` are not affected.
+    /// Puts a hook in front of a backend, so that it sees the backend's calls. Other
+    /// users of `inner` are not affected.
     pub fn over(inner: Arc<B>, hook: H) -> Self {
         Self { inner, hook }
     }
 
-    /// Returns the hook.
+    /// Returns the hook that the backend's calls go through.
     pub fn hook(&self) -> &H {
         &self.hook
     }

@@ -1,24 +1,28 @@
-//! The lanes: the two arithmetics that a forward pass can be computed in.
+//! The lanes: the two arithmetics, muser's own and llama.cpp's, that a forward pass can
+//! be computed in.
 
-/// The arithmetic of a forward pass.
+/// A lane: the arithmetic of a forward pass, either muser's own (strict) or llama.cpp's
+/// (pinned).
 ///
 /// A backend is opened for one lane. A weight format or a head size that the lane
 /// does not cover is an error that names the tensor or the operation; no lane falls
 /// back to the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// muser's own arithmetic, specified in `docs/numerics.md`: the same bits for
-    /// any backend, instruction set, thread count and batch width. Version 1.
+    /// The strict lane: muser's own arithmetic, specified in `docs/numerics.md`, with
+    /// the same bits for any backend, instruction set, thread count and batch width.
+    /// Version 1.
     #[default]
     Strict,
-    /// The bits that llama.cpp computes in this reference profile, specified in
-    /// `docs/parity.md`. They depend on the width of the batch and, in a long
-    /// context, on the number of threads. Version 1.
+    /// The pinned lane: the bits that llama.cpp computes in this reference profile (a
+    /// build with its settings), specified in `docs/parity.md`. They depend on the width
+    /// of the batch and, in a long context, on the number of threads. Version 1.
     Pinned(Profile),
 }
 
 impl Lane {
-    /// The lane's name on command lines and in records: `strict` or `pinned`.
+    /// Returns the name of the arithmetic on command lines and in records: `strict`
+    /// (muser's own) or `pinned` (llama.cpp's).
     pub fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
@@ -26,15 +30,16 @@ impl Lane {
         }
     }
 
-    /// The version of the lane's arithmetic. It rises with every change that changes
-    /// a bit of a result.
+    /// Returns the version of the lane's arithmetic. It rises with every change that
+    /// changes a bit of a result.
     pub fn version(self) -> u32 {
         match self {
             Self::Strict | Self::Pinned(_) => 1,
         }
     }
 
-    /// The profile of the pinned lane; `None` in the strict lane.
+    /// Returns the profile (the build of llama.cpp) whose bits the pinned lane computes;
+    /// `None` in the strict lane.
     pub fn profile(self) -> Option<Profile> {
         match self {
             Self::Strict => None,
@@ -42,11 +47,13 @@ impl Lane {
         }
     }
 
-    /// The number of rows in a micro-batch: a longer call is cut into micro-batches.
+    /// Returns the number of rows (tokens) in a micro-batch, the most that a forward
+    /// pass computes at once: a longer call is cut into micro-batches.
     ///
-    /// In the strict lane the cut moves no bit, and 256 rows are enough to reach the
-    /// machine's peak. In the pinned lane the width of a micro-batch decides its
-    /// arithmetic; 512 is llama.cpp's default `n_ubatch`.
+    /// In the strict lane (muser's own arithmetic) the cut moves no bit, and 256 rows
+    /// are enough to reach the machine's peak. In the pinned lane (llama.cpp's) the
+    /// width of a micro-batch decides its arithmetic; 512 is llama.cpp's default
+    /// `n_ubatch`.
     pub fn micro_batch(self) -> usize {
         match self {
             Self::Strict => 256,
@@ -54,8 +61,9 @@ impl Lane {
         }
     }
 
-    /// Whether the bits of a row depend on the width of its batch. Where they do, a
-    /// backend computes every row of a batch, also those whose result is not read.
+    /// Returns whether, in this lane's arithmetic, the bits of a row of activations
+    /// depend on the width of its batch. Where they do, a backend computes every row of
+    /// a batch, also those whose result is not read.
     pub fn width_matters(self) -> bool {
         match self {
             Self::Strict => false,
@@ -77,18 +85,19 @@ impl std::fmt::Display for Lane {
 /// as they decide the bits of its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Profile {
-    /// A build for AVX2, FMA and F16C: float vectors of 8 elements.
+    /// A build of llama.cpp for AVX2, FMA and F16C: float vectors of 8 elements.
     LlamaCppAvx2,
-    /// A build for AVX-512 with VNNI: float vectors of 16 elements.
+    /// A build of llama.cpp for AVX-512 with VNNI: float vectors of 16 elements.
     LlamaCppAvx512,
 }
 
 impl Profile {
-    /// All profiles.
+    /// All reference profiles: the builds of llama.cpp whose bits muser can compute.
     pub const ALL: [Self; 2] = [Self::LlamaCppAvx2, Self::LlamaCppAvx512];
 
-    /// The profile's name on command lines and in records, and that of the
-    /// comparator's build configuration.
+    /// Returns the reference profile's name (`llamacpp-avx2`, …) on command lines and in
+    /// records, and that of the build configuration of the comparator (llama.cpp as a
+    /// process).
     pub fn name(self) -> &'static str {
         match self {
             Self::LlamaCppAvx2 => "llamacpp-avx2",
@@ -96,8 +105,9 @@ impl Profile {
         }
     }
 
-    /// The number of elements in the build's float vectors. llama.cpp sums floats in
-    /// as many partial sums, so this decides the order of every float sum.
+    /// Returns the number of elements in the float vectors of this build of llama.cpp,
+    /// which sums floats in as many partial sums: so it decides the order of every float
+    /// sum.
     pub fn vector_width(self) -> usize {
         match self {
             Self::LlamaCppAvx2 => 8,
@@ -105,8 +115,8 @@ impl Profile {
         }
     }
 
-    /// The facts that the profile fixes, as pairs of field and value for people to
-    /// read.
+    /// Returns the settings of llama.cpp that the reference profile fixes, as pairs of
+    /// field and value for people to read.
     pub fn facts(self) -> [(&'static str, &'static str); 9] {
         let level = match self {
             Self::LlamaCppAvx2 => "AVX2, FMA, F16C (x86-64-v3)",
@@ -128,9 +138,9 @@ impl Profile {
         ]
     }
 
-    /// Whether this build of muser can compute the pinned lane. The lane calls the
-    /// platform's math library where llama.cpp does, and only glibc on x86-64 Linux
-    /// gives the profile's bits.
+    /// Returns whether this build of muser can compute the pinned lane (llama.cpp's
+    /// arithmetic). The lane calls the platform's math library where llama.cpp does, and
+    /// only glibc on x86-64 Linux gives the profile's bits.
     pub fn is_supported() -> bool {
         cfg!(all(
             target_os = "linux",
@@ -146,7 +156,7 @@ impl std::fmt::Display for Profile {
     }
 }
 
-/// The error for a name that is not a profile's.
+/// The error for a name that is not a reference profile's, with the name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown profile {0:?}: expected llamacpp-avx2 or llamacpp-avx512")]
 pub struct UnknownProfile(pub String);

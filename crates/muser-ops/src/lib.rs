@@ -1,10 +1,10 @@
-//! The operations of a forward pass, defined to the bit.
+//! The operations of a language model's forward pass, defined to the bit.
 //!
 //! Each operation has a descriptor, a contract in its module's documentation, and a
-//! scalar function that defines the result: the oracle function. Backends implement
-//! [`Backend`]. [`oracle::Oracle`] is a slow backend made of the oracle functions
-//! alone; the crate `muser-conformance` compares every other backend with it, bit for
-//! bit.
+//! scalar function that defines the result: the oracle function. Backends, which compute
+//! the operations on some hardware, implement [`Backend`]. [`oracle::Oracle`] is a slow
+//! backend made of the oracle functions alone; the crate `muser-conformance` compares
+//! every other backend with it, bit for bit.
 //!
 //! There are two arithmetics, called lanes. The modules of this crate define
 //! [`Lane::Strict`], version 1, of `docs/numerics.md`: the same bits for any thread

@@ -1,4 +1,5 @@
-//! exp, sigmoid, SiLU and tanh from IEEE operations alone.
+//! The functions exp, sigmoid, SiLU and tanh of the strict lane (muser's own
+//! arithmetic), from IEEE operations alone.
 //!
 //! A platform's own functions differ between libraries and versions. These are
 //! sequences of multiply, add, fma, divide and exponent insertion, so any device that
@@ -8,14 +9,15 @@
 //! `cargo xtask math` measures the errors over all 2^32 inputs; `docs/numerics.md` has
 //! the results.
 
-/// log2(e) rounded to f32.
+/// The constant log2(e), rounded to f32.
 pub const LOG2_E: f32 = f32::from_bits(0x3fb8_aa3b);
-/// The upper 15 bits of ln 2: `n · LN2_HI` is exact for |n| < 2^9.
+/// The upper 15 bits of ln 2, for exp's argument reduction: `n · LN2_HI` is exact for
+/// |n| < 2^9.
 pub const LN2_HI: f32 = f32::from_bits(0x3f31_7200);
-/// `ln 2 - LN2_HI`, rounded to f32.
+/// The rest of ln 2 for exp's argument reduction, `ln 2 - LN2_HI`, rounded to f32.
 pub const LN2_LO: f32 = f32::from_bits(0x35bf_be8e);
-/// Minimax polynomial of (e^r - 1 - r) / r² on |r| <= ln 2 / 2, degree 4, the
-/// constant first: relative error of e^r below 3.1e-9 before rounding.
+/// The coefficients of exp's minimax polynomial, (e^r - 1 - r) / r² on |r| <= ln 2 / 2,
+/// degree 4, the constant first: relative error of e^r below 3.1e-9 before rounding.
 pub const EXP_POLY: [f32; 5] = [
     f32::from_bits(0x3eff_fffe),
     f32::from_bits(0x3e2a_aa49),
@@ -23,12 +25,14 @@ pub const EXP_POLY: [f32; 5] = [
     f32::from_bits(0x3c09_1cf1),
     f32::from_bits(0x3ab5_121a),
 ];
-/// The bound that arguments of [`exp`] are clamped to; e^x is infinite from 88.72… on.
+/// The upper bound that arguments of [`exp`] are clamped to; e^x is infinite from 88.72…
+/// on.
 pub const EXP_MAX: f32 = 90.0;
-/// The bound that arguments of [`exp`] are clamped to; e^x rounds to zero below -103.97….
+/// The lower bound that arguments of [`exp`] are clamped to; e^x rounds to zero below
+/// -103.97….
 pub const EXP_MIN: f32 = -105.0;
-/// Minimax polynomial of (tanh(x) / x - 1) / x² in x² on |x| < 0.625, degree
-/// 4, the constant first: relative error below 4.4e-9 before rounding.
+/// The coefficients of tanh's minimax polynomial, (tanh(x) / x - 1) / x² in x² on |x| <
+/// 0.625, degree 4, the constant first: relative error below 4.4e-9 before rounding.
 pub const TANH_POLY: [f32; 5] = [
     f32::from_bits(0xbeaa_aa99),
     f32::from_bits(0x3e08_8393),
@@ -39,7 +43,7 @@ pub const TANH_POLY: [f32; 5] = [
 /// The magnitude from which on [`tanh`] is computed by [`exp`].
 pub const TANH_SPLIT: f32 = 0.625;
 
-/// Computes e^x.
+/// Computes e^x in the strict lane (muser's own arithmetic), from IEEE operations alone.
 ///
 /// ```text
 /// x = clamp(x, -105, 90)            a NaN passes through
@@ -49,8 +53,8 @@ pub const TANH_SPLIT: f32 = 0.625;
 /// e^x = (p · 2^(n >> 1)) · 2^(n - (n >> 1))
 /// ```
 ///
-/// The two factors keep every intermediate normal; only the last product can
-/// round into the subnormals, and it rounds once.
+/// The two powers of two in the last line keep every intermediate normal; only the last
+/// product can round into the subnormals, and it rounds once.
 ///
 /// ```
 /// assert_eq!(muser_ops::math::exp(0.0), 1.0);
@@ -73,22 +77,23 @@ pub fn exp(x: f32) -> f32 {
     p * power_of_two(half) * power_of_two(n - half)
 }
 
-/// 2^k, for k in -126..=127.
+/// Returns 2^k, for k in -126..=127.
 fn power_of_two(k: i32) -> f32 {
     f32::from_bits(((k + 127) as u32) << 23)
 }
 
-/// Computes 1 / (1 + e^-x).
+/// Computes the sigmoid 1 / (1 + e^-x).
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// Computes x / (1 + e^-x).
+/// Computes SiLU, x / (1 + e^-x).
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// Computes tanh x.
+/// Computes tanh x in the strict lane (muser's own arithmetic), from IEEE operations
+/// alone.
 ///
 /// ```text
 /// a = |x|
@@ -134,7 +139,7 @@ pub fn ulp_error(got: f32, want: f64) -> f64 {
     (f64::from(got) - want).abs() / ulp(want)
 }
 
-/// The unit of the last place of an f32 of this magnitude.
+/// Returns the unit of the last place of an f32 of the magnitude of `want`.
 fn ulp(want: f64) -> f64 {
     let e = if want == 0.0 {
         -126
@@ -148,8 +153,8 @@ fn ulp(want: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Every 4,099th f32 bit pattern, and values at limits. `cargo xtask math` tests
-    /// all 2^32, which takes minutes.
+    /// Returns every 4,099th f32 bit pattern, and values at limits. `cargo xtask math`
+    /// tests all 2^32, which takes minutes.
     fn samples() -> impl Iterator<Item = f32> {
         let edges = [
             0.0f32, -0.0, 0.625, 0.62499994, 88.72283, 88.72284, -87.33655, -103.97208,
@@ -160,7 +165,8 @@ mod tests {
             .chain(edges)
     }
 
-    /// The largest error of `f` over the samples, and where it is.
+    /// Returns the largest error of the function `f`, in units of the last place, over
+    /// the samples, and the argument where it is.
     fn worst(f: fn(f32) -> f32, truth: fn(f64) -> f64) -> (f64, f32) {
         samples()
             .filter(|x| !x.is_nan())

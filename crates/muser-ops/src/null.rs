@@ -1,8 +1,9 @@
 //! [`Null`]: a backend that computes nothing and takes no memory.
 //!
-//! It accepts every operation and checks no shape. Its buffers hold no values;
-//! reading one returns zeros. With a [`Hook`](crate::hook::Hook) around it, a
-//! forward pass lists the operations of a model: the byte budget counts them.
+//! It accepts every operation and checks no shape. Its buffers hold no values; reading
+//! one returns zeros. With a [`Hook`](crate::hook::Hook) around it, a forward pass lists
+//! the operations of a model: the byte budget (bytes and operations of a pass, from a
+//! file's header alone) counts them.
 
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan, RopeSpec,
@@ -11,14 +12,16 @@ use crate::{
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A backend that computes nothing.
+/// A backend that computes nothing and accepts every operation, so that a forward pass
+/// only lists a model's operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Null {
-    /// The lane that it reports; the forward pass depends on it.
+    /// The lane (arithmetic) that the computing-nothing backend reports; the forward
+    /// pass depends on it.
     pub lane: Lane,
 }
 
-/// A buffer: its width, and no values.
+/// A buffer of a backend that computes nothing: its width in values, and no values.
 #[derive(Clone, Copy, Debug)]
 pub struct Width(usize);
 

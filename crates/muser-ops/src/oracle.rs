@@ -1,8 +1,9 @@
-//! The backend that is nothing but the oracle functions, one row at a time.
+//! [`Oracle`]: the backend that is nothing but the oracle functions (the scalar
+//! functions that define each operation's bits), one row at a time.
 //!
-//! Whole models run on it, slowly, and every other backend is compared with it. Its
-//! cache keeps every position, so that a backend whose ring overwrites a position too
-//! early is found.
+//! Whole models run on the oracle, slowly, and every other backend is compared with it.
+//! Its K/V cache keeps every position, so that a backend whose ring overwrites a
+//! position too early is found.
 
 use crate::{
     Attention, Backend, BackendInfo, KvLayout, Lane, Matrix, MatrixInfo, OpError, Plan,
@@ -13,11 +14,12 @@ use muser_quant::f16;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A slow [`Backend`] made of the strict lane's oracle functions.
+/// A slow [`Backend`] made of the strict lane's oracle functions: the scalar functions
+/// that define the bits of muser's own arithmetic.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Oracle;
 
-/// A buffer of the oracle: activations, `[rows, width]`.
+/// A buffer of the oracle backend: activations, `[rows, width]`.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     pub(crate) width: usize,
@@ -39,7 +41,8 @@ impl Buffer {
     }
 }
 
-/// One layer of the oracle's cache: the f16 bits of K and V at every position.
+/// One layer of the oracle backend's K/V cache: the f16 bits of K and V at every
+/// position.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     layout: KvLayout,
@@ -52,26 +55,27 @@ impl Positions {
         self.layout.kv_heads * self.layout.head_dim
     }
 
-    /// The `d` values of K of one head at position `t`.
+    /// Returns the `d` values of K of one head at position `t`, as f16 bits.
     pub(crate) fn k(&self, head: usize, d: usize, t: usize) -> &[u16] {
         &self.k[t * self.width() + head * d..][..d]
     }
 
-    /// The `d` values of V of one head at position `t`.
+    /// Returns the `d` values of V of one head at position `t`, as f16 bits.
     pub(crate) fn v(&self, head: usize, d: usize, t: usize) -> &[u16] {
         &self.v[t * self.width() + head * d..][..d]
     }
 }
 
-/// The oracle's KV cache of one sequence.
+/// The oracle backend's K/V cache of one sequence.
 #[derive(Clone, Debug)]
 pub struct Kv {
     layers: Vec<Positions>,
-    /// One past the highest position that a batch has stored.
+    /// One past the highest position that a batch has stored in this K/V cache.
     end: usize,
 }
 
-/// A batch of the oracle: a plan and the caches of its sequences.
+/// A batch of the oracle backend: a plan (tokens, positions, kept rows) and the K/V
+/// caches of its sequences.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -79,12 +83,14 @@ pub struct Batch<'kv> {
 }
 
 impl Batch<'_> {
-    /// The plan.
+    /// Returns the batch's plan: its tokens, their positions and sequences, and which
+    /// rows are kept.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Stores the batch's rows of K and V in this layer of their sequences' caches.
+    /// Stores the batch's rows of K and V, rounded to f16, in layer `layer` of their
+    /// sequences' K/V caches.
     pub(crate) fn store(&mut self, layer: usize, k: &Buffer, v: &Buffer) -> Result<(), OpError> {
         for span in self.plan.spans(Subset::All) {
             let kv = &mut self.kv[span.sequence];
@@ -106,8 +112,8 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Checks the operands of attention. Returns the subset's spans, each with the layer
-    /// of its sequence's cache.
+    /// Checks the operands of attention. Returns the spans (each sequence's rows) of the
+    /// subset, each with the layer of its sequence's K/V cache.
     pub(crate) fn attended(
         &self,
         layer: usize,
@@ -133,7 +139,7 @@ impl Batch<'_> {
     }
 }
 
-/// The error for a layer that the cache does not have.
+/// Makes the error for a layer that the K/V cache does not have.
 fn no_layer(layer: usize, layers: usize) -> OpError {
     OpError::Shape {
         op: "attention",
@@ -143,7 +149,7 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// Makes an empty cache of these layers.
+/// Makes an empty K/V cache of these layers for the oracle backend.
 pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     let empty = |&layout: &KvLayout| Positions {
         layout,
@@ -156,7 +162,8 @@ pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     }
 }
 
-/// Makes a batch, after checking that the caches have room for its rows.
+/// Makes a batch of the oracle backend, after checking that the K/V caches have room for
+/// its rows.
 pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
     OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
     for (run, kv) in plan.runs().iter().zip(&kv) {
@@ -169,8 +176,8 @@ pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'
     Ok(Batch { plan, kv })
 }
 
-/// Checks that a cache of these layers has room for a run. `end` is one past the
-/// highest position stored.
+/// Checks that a K/V cache of these layers has room for a run (one sequence's rows of a
+/// batch). `end` is one past the highest position stored.
 ///
 /// # Errors
 /// The run ends beyond the context, begins after a gap, or has more rows than a ring
@@ -193,13 +200,14 @@ pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpEr
     Ok(())
 }
 
-/// Reads the first `rows` rows of a buffer.
+/// Returns the first `rows` rows of the oracle backend's buffer of activations.
 pub(crate) fn read(buffer: &Buffer, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
     buffer.need("read", rows, buffer.width)?;
     Ok(Cow::Borrowed(&buffer.values[..rows * buffer.width]))
 }
 
-/// Binds a projection set of matrices without bias.
+/// Checks a projection set (matrices that multiply the same input) and returns its
+/// weights. Matrices with a bias are refused.
 pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
     let set = set.into_iter().map(Matrix::without_bias);
     let set = set.collect::<Result<Vec<_>, _>>()?;
@@ -207,7 +215,8 @@ pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
     Ok(set)
 }
 
-/// Returns the matrices `which` of a set.
+/// Returns the matrices `which` of a projection set (matrices that multiply the same
+/// input).
 ///
 /// # Errors
 /// The set has no such matrices, or there are not as many outputs.

@@ -1,58 +1,63 @@
-//! [`Plan`]: what varies from pass to pass. The tokens of a batch, their
+//! [`Plan`]: what varies from forward pass to forward pass. The tokens of a batch, their
 //! positions and sequences, and the rows whose outputs are read.
 
 use crate::OpError;
 
-/// The rows of one sequence in a batch. Their positions are consecutive.
+/// A run: the rows (tokens) of one sequence in a batch, whose positions are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The position of the first row.
+    /// The position, in its sequence, of the first of a sequence's rows in the batch.
     pub first: usize,
-    /// Number of rows.
+    /// The number of rows (tokens) of one sequence in the batch.
     pub rows: usize,
-    /// Number of rows at the end whose outputs are read. The batch keeps these.
+    /// The number of kept rows: those at the end of a sequence's rows whose outputs are
+    /// read.
     pub keep: usize,
 }
 
-/// The rows of a batch that a buffer holds.
+/// The choice of which rows of a batch a buffer holds: all, or those whose outputs are
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subset {
-    /// All rows, sequence after sequence.
+    /// All rows of the batch, sequence after sequence.
     All,
-    /// The rows that the batch keeps: the last `keep` of each sequence, sequence
-    /// after sequence.
+    /// The batch's kept rows (rows whose outputs are read): the last `keep` of each
+    /// sequence, sequence after sequence.
     Kept,
 }
 
-/// The tokens of a batch and the sequences that they belong to.
+/// A plan: the tokens of a batch, their positions and sequences, and which rows' outputs
+/// are read.
 ///
-/// The rows of a sequence follow each other. Run `i` describes the sequence of
-/// the i-th cache that [`Backend::batch`](crate::Backend::batch) is given.
+/// In a plan, the rows of a sequence follow each other. Run `i` describes the sequence
+/// of the i-th K/V cache that [`Backend::batch`](crate::Backend::batch) is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     tokens: Vec<u32>,
     runs: Vec<Run>,
-    /// The position of each row.
+    /// The position, in its sequence, of each row (token) of the batch.
     positions: Vec<usize>,
-    /// The rows that are kept, ascending.
+    /// The indices of the batch's kept rows (rows whose outputs are read), ascending.
     kept: Vec<usize>,
 }
 
-/// The rows of one sequence within a buffer that holds a [`Subset`] of a batch.
+/// A span: the rows of one sequence within a buffer that holds a [`Subset`] of a batch's
+/// rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The index of the sequence in the batch.
+    /// The index of the rows' sequence in the batch.
     pub sequence: usize,
-    /// The row of the buffer at which the sequence begins.
+    /// The row of the buffer at which this sequence's rows begin.
     pub at: usize,
-    /// The position of that row.
+    /// The position, in its sequence, of the sequence's first row in the buffer.
     pub first: usize,
-    /// Number of rows of the sequence in the buffer; may be 0.
+    /// The number of rows of this sequence in the buffer; may be 0.
     pub rows: usize,
 }
 
 impl Plan {
-    /// Makes the plan of these tokens, with a run for each sequence.
+    /// Makes the plan of a batch of these tokens, with a run (a first position and a
+    /// number of rows) for each sequence.
     ///
     /// # Errors
     /// The rows of all runs are not as many as the tokens; a run keeps more rows
@@ -85,27 +90,30 @@ impl Plan {
         })
     }
 
-    /// Returns the token of each row.
+    /// Returns the token of each row of the batch.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Returns the run of each sequence.
+    /// Returns each sequence's run in the batch: its first position, its rows, and how
+    /// many outputs are read.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// Returns the position of each row.
+    /// Returns the position, in its sequence, of each row (token) of the batch.
     pub fn positions(&self) -> &[usize] {
         &self.positions
     }
 
-    /// Returns the indices of the rows that are kept, ascending.
+    /// Returns the indices of the batch's kept rows (rows whose outputs are read),
+    /// ascending.
     pub fn kept(&self) -> &[usize] {
         &self.kept
     }
 
-    /// Returns the number of rows of a buffer that holds this subset.
+    /// Returns the number of rows of a buffer that holds this subset of the batch's
+    /// rows.
     pub fn count(&self, subset: Subset) -> usize {
         match subset {
             Subset::All => self.positions.len(),
@@ -113,7 +121,8 @@ impl Plan {
         }
     }
 
-    /// Returns the position of a row of a buffer that holds this subset.
+    /// Returns the position, in its sequence, of row `row` of a buffer that holds this
+    /// subset of the batch's rows.
     ///
     /// # Panics
     /// If the subset has no such row.
@@ -124,7 +133,8 @@ impl Plan {
         }
     }
 
-    /// Returns the rows of each sequence within a buffer that holds this subset.
+    /// Returns, for each sequence, the rows that it has in a buffer that holds this
+    /// subset of the batch's rows.
     pub fn spans(&self, subset: Subset) -> impl Iterator<Item = Span> {
         let mut at = 0;
         self.runs.iter().enumerate().map(move |(sequence, run)| {

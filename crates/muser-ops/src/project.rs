@@ -1,4 +1,5 @@
-//! Projections: products of one input with a *set* of matrices.
+//! Projections, in the strict lane (muser's own arithmetic): products of one input with
+//! a *set* of weight matrices.
 //!
 //! Q, K, V and the attention gate read the same vector; so do the gate and up matrices
 //! of the FFN. Such matrices are bound as one set, so that a backend quantises the
@@ -23,31 +24,38 @@
 //! floats (F16, BF16, F32) · f32 vector: Σ w_i · x_i in the order of `reduce`
 //! ```
 //!
-//! `y` is the scale of the quantised activations. Each product of factors is rounded
-//! to f32, and each integer is converted to f32, to nearest even. A batch is computed
-//! as one such product for each of its vectors: its width changes no bit.
+//! Here `s_j` and `m_j` are the scale and the minimum of sub-block j, `q` the codes of
+//! weights minus their bias, `a` the codes of activations, `d` and `dmin` the float
+//! factors of a block of weights, and `y` the scale of the quantised activations. Each
+//! product of factors is rounded to f32, and each integer is converted to f32, to
+//! nearest even. A batch is computed as one such product for each of its vectors: its
+//! width changes no bit.
 
 use crate::{Weight, reduce};
 use muser_quant::q8::BlockQ8;
 use muser_quant::q8_k::BlockQ8K;
 use muser_quant::{Arithmetic, DType, Float, GROUP, Group, QK, Superblock, formats};
 
-/// The number of groups whose products are folded into one sum: 256 values.
+/// The number of groups (of 32 weights) whose products are folded into one sum: those of
+/// 256 values.
 pub const FOLD: usize = QK / GROUP;
 
-/// One input vector in the form that an arithmetic multiplies with weights.
+/// One vector of activations in the form that an arithmetic multiplies with weights.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operand {
-    /// Quantised in blocks of 32 values.
+    /// The activations quantised in blocks of 32 values, for weights in groups (Q4_0,
+    /// Q8_0).
     Groups(Vec<BlockQ8>),
-    /// Quantised in blocks of 256 values.
+    /// The activations quantised in blocks of 256 values, for weights in superblocks
+    /// (Q4_K, Q5_K, Q6_K).
     Superblocks(Vec<BlockQ8K>),
-    /// The values as they are.
+    /// The activations as they are, for float weights (F16, BF16, F32).
     Floats(Vec<f32>),
 }
 
 impl Operand {
-    /// Converts a vector to the form that this arithmetic multiplies.
+    /// Converts a vector of activations to the form that this arithmetic multiplies with
+    /// weights.
     pub fn new(arithmetic: Arithmetic, x: &[f32]) -> Self {
         match arithmetic {
             Arithmetic::Groups => Self::Groups(quantize_groups(x)),
@@ -57,8 +65,8 @@ impl Operand {
     }
 }
 
-/// Quantises one vector to Q8_K blocks. Values after the last whole block of 256 are
-/// ignored: a row of superblocks has none.
+/// Quantises one vector of activations to Q8_K blocks. Values after the last whole block
+/// of 256 are ignored: a row of superblocks has none.
 pub fn quantize(x: &[f32]) -> Vec<BlockQ8K> {
     x.as_chunks::<QK>()
         .0
@@ -67,8 +75,8 @@ pub fn quantize(x: &[f32]) -> Vec<BlockQ8K> {
         .collect()
 }
 
-/// Quantises one vector to Q8 blocks. Values after the last whole block of 32 are
-/// ignored: a row of groups has none.
+/// Quantises one vector of activations to Q8 blocks. Values after the last whole block
+/// of 32 are ignored: a row of groups has none.
 pub fn quantize_groups(x: &[f32]) -> Vec<BlockQ8> {
     x.as_chunks::<GROUP>()
         .0
@@ -77,12 +85,14 @@ pub fn quantize_groups(x: &[f32]) -> Vec<BlockQ8> {
         .collect()
 }
 
-/// Computes the product of one row of a matrix with a vector.
+/// Computes the product of one row of a weight matrix with a vector of activations, in
+/// the strict lane (muser's own arithmetic).
 ///
 /// # Panics
 /// If the vector is in the form of another arithmetic than that of `dtype`.
 pub fn dot(dtype: DType, row: &[u8], x: &Operand) -> f32 {
-    /// Matches every format with the function of its arithmetic.
+    /// Matches every weight format with the product function of its arithmetic: groups,
+    /// superblocks or floats.
     macro_rules! by_format {
         ($($arithmetic:ident { $(
             $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
@@ -115,12 +125,14 @@ pub fn dot(dtype: DType, row: &[u8], x: &Operand) -> f32 {
     formats!(by_format)
 }
 
-/// Panics: the operand is in the form of another arithmetic.
+/// Panics: the activations are not in the form that weights of this format are
+/// multiplied with.
 fn no_form(dtype: DType) -> ! {
     panic!("dot: the vector has no form that {dtype} meets")
 }
 
-/// The product of a row of superblocks: two chains of multiply-adds.
+/// Computes the product of a row of superblocks (256 weights each) with activations, as
+/// two chains of multiply-adds: of the scaled sums and of the minima.
 fn superblocks<F: Superblock>(row: &[u8], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut accm) = (0.0f32, 0.0f32);
     for (b, a) in row.chunks_exact(F::BYTES).zip(y) {
@@ -133,7 +145,8 @@ fn superblocks<F: Superblock>(row: &[u8], y: &[BlockQ8K]) -> f32 {
     if F::SIGNED { acc } else { acc - accm }
 }
 
-/// The product of a row of groups: the sum of folded products.
+/// Computes the product of a row of groups (32 weights each) with activations: each
+/// eight products are folded by halves, then added.
 fn groups<F: Group>(row: &[u8], y: &[BlockQ8]) -> f32 {
     let mut acc = 0.0f32;
     for (blocks, y) in row.chunks(FOLD * F::BYTES).zip(y.chunks(FOLD)) {
@@ -151,13 +164,15 @@ fn groups<F: Group>(row: &[u8], y: &[BlockQ8]) -> f32 {
     acc
 }
 
-/// The product of a row of floats, in the order of [`reduce`].
+/// Computes the product of a row of float weights with activations, in the order of sums
+/// of [`reduce`].
 fn floats<F: Float>(row: &[u8], x: &[f32]) -> f32 {
     let value = |i: usize| F::value(&row[i * F::BYTES..][..F::BYTES]);
     reduce::dot_by(x.len(), value, |i| x[i])
 }
 
-/// Computes the product of one row of superblocks with a quantised vector.
+/// Computes the product of one row of superblocks (Q4_K, Q5_K, Q6_K) with a vector of
+/// quantised activations.
 ///
 /// # Panics
 /// If `dtype` is not a format of superblocks.
@@ -165,7 +180,7 @@ pub fn dot_quantized(dtype: DType, row: &[u8], y: &[BlockQ8K]) -> f32 {
     dot(dtype, row, &Operand::Superblocks(y.to_vec()))
 }
 
-/// Computes the product of one row of floats with a vector.
+/// Computes the product of one row of float weights with a vector of activations.
 ///
 /// # Panics
 /// If `dtype` is not a float format.
@@ -173,7 +188,8 @@ pub fn dot_float(dtype: DType, row: &[u8], x: &[f32]) -> f32 {
     dot(dtype, row, &Operand::Floats(x.to_vec()))
 }
 
-/// Computes `out = W x` for one vector.
+/// Computes the projection `out = W x` of one vector of activations x by a weight matrix
+/// W.
 pub fn project(weight: &Weight, x: &[f32], out: &mut [f32]) {
     let dtype = weight.dtype();
     let x = Operand::new(dtype.arithmetic(), x);

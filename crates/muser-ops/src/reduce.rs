@@ -1,4 +1,5 @@
-//! The order of the strict lane's float sums: 256 partial sums, added by halves.
+//! The order of float sums in the strict lane (muser's own arithmetic): 256 partial
+//! sums, added by halves.
 //!
 //! ```text
 //! partial sum l takes the values i ≡ l (mod 256), ascending:
@@ -6,27 +7,29 @@
 //! then p_l + p_{l+128} for l < 128, then + 64, 32, 16, 8, 4, 2, 1
 //! ```
 //!
-//! The number is fixed so that all backends agree. 256 partial sums fill 16
-//! AVX-512 registers or 32 AVX2 registers, enough that no level waits for the latency
-//! of an fma. A vector of fewer than 256 values uses the same tree; the partial sums
-//! that get no value are +0.
+//! The number of partial sums is fixed so that all backends agree. 256 of them fill 16
+//! AVX-512 registers or 32 AVX2 registers, enough that no instruction-set level waits
+//! for the latency of an fma. A vector of fewer than 256 values uses the same tree; the
+//! partial sums that get no value are +0.
 
-/// The number of partial sums.
+/// The number of partial sums that every float sum of the strict lane (muser's own
+/// arithmetic) is taken in.
 pub const PARTIALS: usize = 256;
 
-/// Computes Σ x_i · y_i in the order of this module, up to the end of the shorter
-/// slice.
+/// Computes the dot product Σ x_i · y_i in the strict lane's order of sums (256 partial
+/// sums, added by halves), up to the end of the shorter slice.
 pub fn dot(x: &[f32], y: &[f32]) -> f32 {
     dot_by(x.len().min(y.len()), |i| x[i], |i| y[i])
 }
 
-/// Computes Σ x_i² in the order of this module.
+/// Computes the sum of squares Σ x_i² in the strict lane's order of sums: 256 partial
+/// sums, added by halves.
 pub fn sum_of_squares(x: &[f32]) -> f32 {
     dot(x, x)
 }
 
-/// Computes [`dot`] of `n` values that two functions give by index: for weights that
-/// are decoded as they are read.
+/// Computes the dot product, as [`dot`] does, of `n` values that two functions give by
+/// index: for weights that are decoded as they are read.
 pub fn dot_by(n: usize, x: impl Fn(usize) -> f32, y: impl Fn(usize) -> f32) -> f32 {
     let mut p = [0.0f32; PARTIALS];
     for i in 0..n {
@@ -36,7 +39,7 @@ pub fn dot_by(n: usize, x: impl Fn(usize) -> f32, y: impl Fn(usize) -> f32) -> f
     halve(&mut p)
 }
 
-/// Adds the partial sums by halves: the upper half to the lower one until one sum is
+/// Adds 256 partial sums by halves: the upper half to the lower one until one sum is
 /// left, which is returned.
 pub fn halve(p: &mut [f32; PARTIALS]) -> f32 {
     let mut width = PARTIALS / 2;

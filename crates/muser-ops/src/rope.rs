@@ -1,4 +1,4 @@
-//! Rotary position encoding of interleaved pairs (2i, 2i + 1).
+//! Rotary position encoding of interleaved pairs (2i, 2i + 1) of a head's values.
 //!
 //! ```text
 //! f_i = base^(-2 i / d)              f64, libm's pow
@@ -7,33 +7,36 @@
 //! x'_2i+1 = x_2i · s + x_2i+1 · c
 //! ```
 //!
-//! `pow` and `sincos` come from the `libm` crate, never from the platform, so that the
-//! table is the same everywhere. A position costs d / 2 evaluations; all layers and
-//! heads share the table.
+//! The functions `pow` and `sincos` come from the `libm` crate, never from the platform,
+//! so that the table of cosines and sines is the same everywhere. A position costs d / 2
+//! evaluations, with d the number of values in a head; all layers and heads share the
+//! table.
 
 use crate::{Lane, pinned};
 
-/// The parameters of a rotary encoding, the same in both lanes.
+/// The parameters of a rotary position encoding, the same in both lanes (arithmetics).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// The base of the frequencies.
+    /// The base of the rotary encoding's frequencies: frequency i is
+    /// `base^(-2 i / head_dim)`.
     pub base: f32,
-    /// The number of values in a head, all of which are rotated; even.
+    /// The number of values in an attention head, all of which are rotated; even.
     pub head_dim: usize,
 }
 
-/// The frequencies of a rotary encoding in one lane.
+/// The frequencies of a rotary position encoding in one lane (arithmetic).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeFrequencies {
     base: f32,
     d: usize,
-    /// In the strict lane, the frequency of each pair. `None` in the pinned lane,
-    /// whose angles are a running product ([`pinned::rope`]).
+    /// The frequency of each rotated pair in the strict lane (muser's own arithmetic).
+    /// `None` in the pinned lane (llama.cpp's), whose angles are a running product
+    /// ([`pinned::rope`]).
     factors: Option<Vec<f64>>,
 }
 
 impl RopeFrequencies {
-    /// Computes the `d / 2` frequencies of a head of `d` values.
+    /// Computes the `d / 2` frequencies of the rotary encoding of a head of `d` values.
     pub fn new(lane: Lane, RopeSpec { base, head_dim: d }: RopeSpec) -> Self {
         let factors = match lane {
             Lane::Strict => {
@@ -46,12 +49,13 @@ impl RopeFrequencies {
         Self { base, d, factors }
     }
 
-    /// The number of pairs in a head.
+    /// Returns the number of pairs in a head that the rotary encoding rotates.
     pub fn pairs(&self) -> usize {
         self.d / 2
     }
 
-    /// Computes the cosines and sines of the positions `first .. first + rows`.
+    /// Computes the table of the rotary encoding's cosines and sines for the positions
+    /// `first .. first + rows`.
     pub fn table(&self, first: usize, rows: usize) -> RopeTable {
         let Some(factors) = &self.factors else {
             return pinned::rope::table(self.base, self.d, first, rows);
@@ -65,8 +69,8 @@ impl RopeFrequencies {
     }
 }
 
-/// Makes a table of the positions `first .. first + rows`: for each, `fill` calls its
-/// second argument with the cosine and sine of each pair.
+/// Makes a table of the rotary encoding for the positions `first .. first + rows`: for
+/// each, `fill` calls its second argument with the cosine and sine of each pair.
 pub(crate) fn table_of(
     pairs: usize,
     first: usize,
@@ -87,7 +91,8 @@ pub(crate) fn table_of(
     table
 }
 
-/// The cosines and sines of consecutive positions, `[rows, pairs]`.
+/// A table of the rotary encoding's cosines and sines at consecutive positions,
+/// `[rows, pairs]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
     pairs: usize,
@@ -96,17 +101,20 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// The number of pairs in a head.
+    /// Returns the number of pairs in a head that are rotated: the number of cosines
+    /// that the table has for each position.
     pub fn pairs(&self) -> usize {
         self.pairs
     }
 
-    /// The number of positions in the table.
+    /// Returns the number of positions in the table of the rotary encoding's cosines and
+    /// sines.
     pub fn rows(&self) -> usize {
         self.cos.len().checked_div(self.pairs).unwrap_or(0)
     }
 
-    /// The cosines and the sines of row `row`, each `pairs` long.
+    /// Returns the rotary encoding's cosines and sines in row `row` of the table (one
+    /// position), each `pairs` long.
     ///
     /// # Panics
     /// If there is no such row.
@@ -116,8 +124,8 @@ impl RopeTable {
     }
 }
 
-/// Rotates every head of the row `x` in place, by the angles in row `row` of the
-/// table.
+/// Applies the rotary encoding: rotates every head of the row `x` of activations in
+/// place, by the angles in row `row` of the table.
 pub fn rope(x: &mut [f32], table: &RopeTable, row: usize) {
     let (cos, sin) = table.row(row);
     for head in x.chunks_exact_mut(2 * table.pairs) {

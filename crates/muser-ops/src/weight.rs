@@ -1,13 +1,13 @@
-//! Weight matrices: a shared view of bytes, with name, format and shape.
+//! Weight matrices: a shared view of a model file's bytes, with name, format and shape.
 
 use crate::OpError;
 use muser_quant::DType;
 use std::sync::Arc;
 
-/// A weight matrix: `rows × cols` values of one format, row after row.
+/// A weight matrix: `rows × cols` values of one weight format, row after row.
 ///
-/// The bytes are a view into their owner, usually the mapped file. Cloning a `Weight`
-/// copies no bytes.
+/// The matrix's bytes are a view into their owner, usually the mapped file. Cloning a
+/// `Weight` copies no bytes.
 #[derive(Clone)]
 pub struct Weight {
     name: Arc<str>,
@@ -18,7 +18,8 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// Makes a weight of these bytes.
+    /// Makes a weight matrix of these bytes, after checking that their number fits its
+    /// shape and format.
     ///
     /// # Errors
     /// The length of the bytes is not exactly that of `rows` rows of `cols` values in
@@ -60,37 +61,37 @@ impl Weight {
         })
     }
 
-    /// The tensor's name in the file.
+    /// Returns the weight tensor's name in the GGUF file.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The format of the values.
+    /// Returns the format in which the matrix's weights are stored.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The number of rows: outputs of the projection.
+    /// Returns the number of rows of the weight matrix: outputs of the projection.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The number of columns: inputs of the projection.
+    /// Returns the number of columns of the weight matrix: inputs of the projection.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// The number of bytes in one row.
+    /// Returns the number of bytes in one row of the weight matrix.
     pub fn row_bytes(&self) -> usize {
         self.bytes().len() / self.rows
     }
 
-    /// All bytes, row after row.
+    /// Returns all bytes of the weight matrix, row after row.
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
 
-    /// The bytes of one row.
+    /// Returns the bytes of one row of the weight matrix.
     ///
     /// # Panics
     /// If there is no such row.
@@ -100,21 +101,21 @@ impl Weight {
     }
 }
 
-/// The name, shape and size of a matrix, for profiles and reports.
+/// The name, shape and size of a weight matrix, for profiles and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatrixInfo {
-    /// The tensor's name in the file.
+    /// The weight tensor's name in the GGUF file.
     pub name: Arc<str>,
-    /// The number of rows: outputs.
+    /// The number of rows of the weight matrix: outputs of its projection.
     pub rows: usize,
-    /// The number of columns: inputs.
+    /// The number of columns of the weight matrix: inputs of its projection.
     pub cols: usize,
-    /// The number of bytes in all rows.
+    /// The number of bytes in all rows of the weight matrix.
     pub bytes: u64,
 }
 
 impl Weight {
-    /// The matrix's name, shape and size.
+    /// Returns the weight matrix's name, shape and size.
     pub fn info(&self) -> MatrixInfo {
         MatrixInfo {
             name: Arc::clone(&self.name),
@@ -125,12 +126,14 @@ impl Weight {
     }
 }
 
-/// One matrix of a projection set.
+/// One matrix of a projection set (matrices that multiply the same input), with its
+/// bias.
 #[derive(Clone, Debug)]
 pub struct Matrix {
-    /// The weights.
+    /// The weights of one matrix of a projection set.
     pub weight: Weight,
-    /// The values that are added to the outputs, one for each row.
+    /// The bias values that are added to the projection's outputs, one for each row of
+    /// the matrix.
     pub bias: Option<Vec<f32>>,
 }
 
@@ -141,7 +144,7 @@ impl From<Weight> for Matrix {
 }
 
 impl Matrix {
-    /// Returns the weights of a matrix without bias. For backends that add no bias.
+    /// Returns the weights of a matrix that has no bias, for backends that add none.
     ///
     /// # Errors
     /// The matrix has a bias.
@@ -157,7 +160,8 @@ impl Matrix {
     }
 }
 
-/// Checks that all matrices of a projection set read the same input.
+/// Checks that all matrices of a projection set read the same input: that all have as
+/// many columns as the first.
 ///
 /// # Errors
 /// A matrix has another number of columns than the first.

@@ -12,7 +12,7 @@
 use crate::formats::{Float, FloatCodes, Format, Layout};
 use crate::{DType, field};
 
-/// The number of bytes in one value.
+/// The number of bytes in one BF16 value.
 pub const BYTES: usize = 2;
 
 /// Converts the bits of a BF16 value to f32, exactly.
@@ -25,7 +25,7 @@ pub fn from_f32(x: f32) -> u16 {
     half::bf16::from_f32(x).to_bits()
 }
 
-/// The format BF16, whose block is one value.
+/// The weight format BF16, whose block is one value.
 #[derive(Clone, Copy, Debug)]
 pub struct BF16;
 

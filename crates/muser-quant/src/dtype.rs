@@ -1,14 +1,15 @@
-//! [`DType`]: the weight formats as one enum.
+//! [`DType`]: the formats in which GGUF files store weights (Q4_K, F16, …), as one enum.
 
 use crate::formats;
 use crate::formats::{Arithmetic, Format, Layout};
 
-/// Defines [`DType`] from the table of formats.
+/// Defines the enum [`DType`] and its methods from the crate's table of weight formats.
 macro_rules! define {
     ($($arithmetic:ident { $(
         $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
     )* })*) => {
-        /// The format of a weight tensor: a row of [`formats!`](crate::formats).
+        /// The format in which a weight tensor's values are stored, such as Q4_K or F16:
+        /// a row of the table [`formats!`](crate::formats).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum DType {
             $($(
@@ -18,7 +19,8 @@ macro_rules! define {
         }
 
         impl Arithmetic {
-            /// The formats of this arithmetic, in the order of the table.
+            /// Returns the weight formats whose products are computed in this
+            /// arithmetic, in the order of the table of formats.
             pub const fn formats(self) -> &'static [DType] {
                 match self {
                     $(Self::$arithmetic => &[$(DType::$variant,)*],)*
@@ -27,69 +29,74 @@ macro_rules! define {
         }
 
         impl DType {
-            /// Every format, in the order of the table.
+            /// Every weight format, in the order of the table of formats.
             pub const ALL: [Self; [$($($name,)*)*].len()] = [$($(Self::$variant,)*)*];
 
-            /// The names of all formats, separated by commas.
+            /// The names of all weight formats, separated by commas.
             pub const NAMES: &str = concat!($($(", ", $name),*),*).split_at(2).1;
 
-            /// The format's name in files and messages: `Q4_K`, `F16`, …
+            /// Returns the weight format's name in files and messages: `Q4_K`, `F16`, …
             pub fn name(self) -> &'static str {
                 match self {
                     $($(Self::$variant => $name,)*)*
                 }
             }
 
-            /// The format's name in lower case, as in the names of kernels: `q4_k`, `f16`, …
+            /// Returns the weight format's name in lower case, as in the names of
+            /// kernels: `q4_k`, `f16`, …
             pub fn key(self) -> &'static str {
                 match self {
                     $($(Self::$variant => stringify!($module),)*)*
                 }
             }
 
-            /// The arithmetic of products with the format.
+            /// Returns the arithmetic in which this weight format's products are
+            /// computed: which part in integers, which in floats.
             pub fn arithmetic(self) -> Arithmetic {
                 match self {
                     $($(Self::$variant => Arithmetic::$arithmetic,)*)*
                 }
             }
 
-            /// The number of the format in GGUF, its `ggml_type`.
+            /// Returns the number of this weight format in GGUF files, its `ggml_type`.
             pub fn ggml_type(self) -> u32 {
                 match self {
                     $($(Self::$variant => $ggml,)*)*
                 }
             }
 
-            /// The `general.file_type` of a file whose matrices have this format.
+            /// Returns the `general.file_type` of a GGUF file whose matrices have this
+            /// weight format.
             pub fn file_type(self) -> u32 {
                 match self {
                     $($(Self::$variant => $file,)*)*
                 }
             }
 
-            /// The number of values in one block.
+            /// Returns the number of weights in one packed block of this format.
             pub fn block_values(self) -> usize {
                 match self {
                     $($(Self::$variant => <crate::$module::$block as Format>::VALUES,)*)*
                 }
             }
 
-            /// The number of bytes in one block.
+            /// Returns the number of bytes in one packed block of this weight format.
             pub fn block_bytes(self) -> usize {
                 match self {
                     $($(Self::$variant => <crate::$module::$block as Format>::BYTES,)*)*
                 }
             }
 
-            /// The places of a block's parts.
+            /// Returns the places of factors, scales and codes in a packed block of this
+            /// weight format.
             pub fn layout(self) -> Layout {
                 match self {
                     $($(Self::$variant => <crate::$module::$block as Format>::LAYOUT,)*)*
                 }
             }
 
-            /// Decodes the whole blocks `bytes` into `out`.
+            /// Decodes `bytes`, whole packed blocks of this weight format, to floats in
+            /// `out`.
             fn decode_blocks(self, bytes: &[u8], out: &mut [f32]) {
                 match self {
                     $($(Self::$variant => decode::<crate::$module::$block>(bytes, out),)*)*
@@ -101,15 +108,15 @@ macro_rules! define {
 
 formats!(define);
 
-/// The error for a row that cannot be decoded: its bytes are not whole blocks of the
-/// values wanted.
+/// The error for a row of packed weights that cannot be decoded: its bytes are not whole
+/// blocks of as many values as wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowError {
-    /// The format of the row.
+    /// The weight format of the row that could not be decoded.
     pub dtype: DType,
-    /// The number of values wanted.
+    /// The number of values that the row was to be decoded to.
     pub values: usize,
-    /// The number of bytes given.
+    /// The number of bytes that were given as the packed row.
     pub bytes: usize,
 }
 
@@ -134,20 +141,20 @@ impl std::fmt::Display for RowError {
 impl std::error::Error for RowError {}
 
 impl DType {
-    /// Finds a format by its name, in upper or lower case.
+    /// Finds a weight format by its name (`Q4_K`, `f16`, …), in upper or lower case.
     pub fn from_name(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Finds a format by its number in GGUF, its `ggml_type`.
+    /// Finds a weight format by its number in GGUF files, its `ggml_type`.
     pub fn from_ggml_type(ggml_type: u32) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
         all.find(|t| t.ggml_type() == ggml_type)
     }
 
-    /// Whether the format packs values in blocks that are multiplied with quantised
-    /// activations.
+    /// Returns whether this weight format packs values in blocks that are multiplied
+    /// with quantised activations.
     pub fn is_quantized(self) -> bool {
         match self.arithmetic() {
             Arithmetic::Groups | Arithmetic::Superblocks => true,
@@ -155,13 +162,13 @@ impl DType {
         }
     }
 
-    /// Whether the format is a K-quant: superblocks of 256 values.
+    /// Returns whether this weight format is a K-quant: superblocks of 256 values.
     pub fn is_k_quant(self) -> bool {
         self.arithmetic() == Arithmetic::Superblocks
     }
 
-    /// The number of bytes in a row of `values` values; `None` if that is no whole
-    /// number of blocks, or overflows.
+    /// Returns the number of bytes in a packed row of `values` weights; `None` if that
+    /// is no whole number of blocks, or overflows.
     pub fn row_bytes(self, values: usize) -> Option<usize> {
         if !values.is_multiple_of(self.block_values()) {
             return None;
@@ -169,7 +176,8 @@ impl DType {
         (values / self.block_values()).checked_mul(self.block_bytes())
     }
 
-    /// Decodes a row into `out`, which is as long as the row has values.
+    /// Decodes a packed row of weights to floats in `out`, which is as long as the row
+    /// has values.
     ///
     /// # Errors
     /// `bytes` is not as long as a row of so many values.
@@ -193,7 +201,7 @@ impl std::fmt::Display for DType {
     }
 }
 
-/// Decodes the whole blocks `bytes` of the format `F` into `out`.
+/// Decodes `bytes`, whole packed blocks of the weight format `F`, to floats in `out`.
 fn decode<F: Format>(bytes: &[u8], out: &mut [f32]) {
     let blocks = bytes.chunks_exact(F::BYTES);
     for (block, out) in blocks.zip(out.chunks_exact_mut(F::VALUES)) {

@@ -12,7 +12,7 @@
 use crate::formats::{Float, FloatCodes, Format, Layout};
 use crate::{DType, field};
 
-/// The number of bytes in one value.
+/// The number of bytes in one F16 value.
 pub const BYTES: usize = 2;
 
 /// Converts the bits of an F16 value to f32, exactly.
@@ -25,7 +25,7 @@ pub fn from_f32(x: f32) -> u16 {
     half::f16::from_f32(x).to_bits()
 }
 
-/// The format F16, whose block is one value.
+/// The weight format F16, whose block is one value.
 #[derive(Clone, Copy, Debug)]
 pub struct F16;
 

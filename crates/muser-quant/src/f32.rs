@@ -7,10 +7,11 @@
 use crate::formats::{Float, FloatCodes, Format, Layout};
 use crate::{DType, field};
 
-/// The number of bytes in one value.
+/// The number of bytes in one F32 value.
 pub const BYTES: usize = 4;
 
-/// Reads the values in these bytes. An incomplete value at the end is ignored.
+/// Reads f32 values from their little-endian bytes. An incomplete value at the end is
+/// ignored.
 pub fn read(bytes: &[u8]) -> Vec<f32> {
     bytes
         .as_chunks::<4>()
@@ -20,7 +21,7 @@ pub fn read(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// The format F32, whose block is one value.
+/// The weight format F32, whose block is one value.
 #[derive(Clone, Copy, Debug)]
 pub struct F32;
 

@@ -1,22 +1,23 @@
-//! The table of weight formats, and the traits that a format implements.
+//! The table of weight formats, and the traits that each format's type implements.
 //!
-//! A format is a row of [`formats!`](crate::formats) and a file of this crate. The row
-//! names the format. The file has its diagram, decoder and exact block dot product, and
-//! constants that tell kernels where codes and scales are. [`DType`](crate::DType), the
-//! oracle, the kernels of every level, the ladder and the conformance groups are
-//! generated from the table.
+//! A weight format is a row of [`formats!`](crate::formats) and a file of this crate.
+//! The row names the format. The file has its diagram, decoder and exact block dot
+//! product, and constants that tell kernels where codes and scales are.
+//! [`DType`](crate::DType), the oracle (the scalar functions that define each result),
+//! the kernels of every instruction-set level, the ladder (the table that picks a
+//! kernel) and the conformance groups are generated from the table.
 
 use crate::q8::BlockQ8;
 use crate::q8_k::BlockQ8K;
 use crate::{DType, GROUP, f16, field};
 use std::ops::Range;
 
-/// Calls a macro with the table of formats.
+/// Calls a macro with the table of weight formats.
 ///
-/// A row has the variant of [`DType`](crate::DType), the module and the type that
-/// describe the format, its name in files, its number as a `ggml_type` in GGUF, and the
-/// `general.file_type` of a file whose matrices have the format. Rows are listed under
-/// the variant of [`Arithmetic`] by which their products are computed.
+/// A row of the table has the variant of [`DType`](crate::DType), the module and the
+/// type that describe the format, its name in files, its number as a `ggml_type` in
+/// GGUF, and the `general.file_type` of a file whose matrices have the format. Rows are
+/// listed under the variant of [`Arithmetic`] by which their products are computed.
 ///
 /// ```
 /// macro_rules! names {
@@ -48,101 +49,113 @@ macro_rules! formats {
     };
 }
 
-/// The arithmetic of products with a format: which part is computed in integers and
-/// which in floats.
+/// The arithmetic in which products with a weight format are computed: which part in
+/// integers and which in floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arithmetic {
-    /// Weights and activations both have a float scale for each 32 values.
+    /// Products of groups: weights and activations both have a float scale for each 32
+    /// values.
     Groups,
-    /// Weights have integer scales and one float scale for each 256 values, activations
-    /// a float scale for each 256 values.
+    /// Products of superblocks: weights have integer scales and one float scale for each
+    /// 256 values, activations a float scale for each 256 values.
     Superblocks,
-    /// Weights are floats, and activations are not quantised.
+    /// Products of floats: weights are floats, and activations are not quantised.
     Floats,
 }
 
-/// A weight format.
+/// The trait of a weight format: the sizes of a packed block, the places of its parts,
+/// and its decoder.
 pub trait Format {
-    /// The format's variant of [`DType`].
+    /// The variant of the enum [`DType`] that stands for this weight format.
     const DTYPE: DType;
-    /// The number of values in a block.
+    /// The number of weights in one packed block of the format.
     const VALUES: usize;
-    /// The number of bytes in a block.
+    /// The number of bytes in one packed block of the weight format.
     const BYTES: usize;
-    /// The places of a block's parts.
+    /// The places of factors, scales and codes in one packed block of the weight format.
     const LAYOUT: Layout;
 
-    /// Decodes one block of [`BYTES`](Self::BYTES) bytes to its [`VALUES`](Self::VALUES)
-    /// values.
+    /// Decodes one packed block of weights, of [`BYTES`](Self::BYTES) bytes, to its
+    /// [`VALUES`](Self::VALUES) floats.
     ///
     /// # Panics
     /// If `block` or `out` has another length.
     fn decode(block: &[u8], out: &mut [f32]);
 }
 
-/// The places of a block's parts, in bytes. For tools that generate blocks.
+/// The places of the parts of a packed block of weights, in bytes, for tools that
+/// generate blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The first byte of each f16 factor.
+    /// The index of the first byte of each f16 factor in a packed block of weights.
     pub factors: &'static [usize],
-    /// The bytes of integer scales and minima; empty if there are none.
+    /// The range of a packed block's bytes that hold integer scales and minima; empty if
+    /// the weight format has none.
     pub scales: Range<usize>,
-    /// The bytes of the codes.
+    /// The range of a packed block's bytes that hold the codes, the quantised weights.
     pub codes: Range<usize>,
-    /// The largest magnitude of a code after its bias is subtracted; 0 for floats.
+    /// The largest magnitude of a code (a quantised weight) after its bias is
+    /// subtracted; 0 for float formats.
     pub largest_code: u8,
 }
 
-/// A format of superblocks: integer scales, and one or two float factors for each 256
-/// values.
+/// The trait of a weight format of superblocks: integer scales, and one or two float
+/// factors for each 256 values.
 pub trait Superblock: Format {
-    /// The number of sub-blocks, which have a scale each.
+    /// The number of sub-blocks of a superblock, each of which has a scale.
     const SUB_BLOCKS: usize;
-    /// Whether scales are signed, codes have a bias of 32 and there are no minima.
-    /// Otherwise each sub-block has a minimum.
+    /// Whether the superblock's scales are signed, its codes have a bias of 32 and it
+    /// has no minima. Otherwise each sub-block has a minimum.
     const SIGNED: bool;
-    /// The packing of the codes.
+    /// The way in which a superblock packs the bits of its codes.
     const CODES: SuperCodes;
 
-    /// Computes the exact integer sums of one block with one block of activations.
+    /// Computes the exact integer sums of the product of one superblock of weights with
+    /// one block of quantised activations.
     ///
     /// # Panics
     /// If the block is not [`Format::BYTES`] long.
     fn sums(block: &[u8], a: &BlockQ8K) -> Sums;
 }
 
-/// The integer sums of a superblock's product, and the float factors to multiply them
-/// with.
+/// The integer sums of the product of a superblock of weights with quantised
+/// activations, and the float factors to multiply them with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
-    /// `Σ_j s_j Σ_i q_ij a_ij`.
+    /// The superblock's sum of scaled products, `Σ_j s_j Σ_i q_ij a_ij`; s_j: the scale
+    /// of sub-block j, q_ij: its code i minus the bias, a_ij: the activation's code.
     pub sum: i32,
-    /// `Σ_j m_j Σ_i a_ij`; 0 without minima.
+    /// The superblock's sum of minima, `Σ_j m_j Σ_i a_ij`; m_j: the minimum of sub-block
+    /// j, a_ij: the codes of its activations; 0 without minima.
     pub min: i32,
-    /// The factor of the scales.
+    /// The float factor that a superblock's integer scales are multiplied by.
     pub d: f32,
-    /// The factor of the minima; 0 without minima.
+    /// The float factor that a superblock's integer minima are multiplied by; 0 without
+    /// minima.
     pub dmin: f32,
 }
 
-/// The packing of a superblock's codes.
+/// The way in which a superblock of 256 weights packs the bits of its codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperCodes {
-    /// Q4_K: the 4 bits of all codes.
+    /// The packing of Q4_K superblocks: the 4 bits of all codes.
     Nibbles,
-    /// Q5_K: the low 4 bits of all codes, then their fifth bits.
+    /// The packing of Q5_K superblocks: the low 4 bits of all codes, then their fifth
+    /// bits.
     NibblesAndBits,
-    /// Q6_K: the low 4 bits of all codes, then their two high bits.
+    /// The packing of Q6_K superblocks: the low 4 bits of all codes, then their two high
+    /// bits.
     NibblesAndPairs,
 }
 
-/// A format of groups: a float scale for each 32 values.
+/// The trait of a weight format of groups: one float scale for each 32 values.
 pub trait Group: Format {
-    /// The packing of the codes.
+    /// The way in which a group of 32 weights packs the bits of its codes.
     const CODES: GroupCodes;
 
-    /// Computes `Σ_i q_i a_i` exactly, for codes minus their bias; below 2^20 in
-    /// magnitude.
+    /// Computes the exact product of a group of 32 weights with quantised activations,
+    /// `Σ_i q_i a_i`; q_i: the weight's code minus its bias, a_i: the activation's code.
+    /// It is below 2^20 in magnitude.
     ///
     /// # Panics
     /// If the block is not [`Format::BYTES`] long.
@@ -154,7 +167,7 @@ pub trait Group: Format {
             .sum()
     }
 
-    /// The factor of the codes.
+    /// Returns the scale of a group of 32 weights, which its codes are multiplied by.
     ///
     /// # Panics
     /// If the block is not [`Format::BYTES`] long.
@@ -164,7 +177,8 @@ pub trait Group: Format {
     }
 }
 
-/// Decodes a group: each value is the factor times a code, which is exact in f32.
+/// Decodes a group of 32 weights: each value is the group's scale times a code, which is
+/// exact in f32.
 pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     assert_eq!(out.len(), F::VALUES, "values of a {} block", F::DTYPE);
     let d = F::factor(block);
@@ -173,26 +187,27 @@ pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The packing of a group's 32 codes, and the byte of the block where they begin. The
-/// first two bytes of a block are its factor, an f16.
+/// The way in which a group packs the bits of its 32 codes, and the byte of the block
+/// where they begin. The first two bytes of a block are its scale, an f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCodes {
-    /// 32 signed bytes.
+    /// The 32 codes of a group as 32 signed bytes.
     Bytes {
-        /// The first byte of the codes.
+        /// The index of the byte in a group's block where its codes begin.
         at: usize,
     },
-    /// 16 bytes: the low nibbles are codes 0 to 15, the high nibbles 16 to 31.
+    /// The 32 codes of a group in 16 bytes: the low nibbles are codes 0 to 15, the high
+    /// nibbles 16 to 31.
     Nibbles {
-        /// The first byte of the codes.
+        /// The index of the byte in a group's block where its codes begin.
         at: usize,
-        /// The bias to subtract from each code.
+        /// The bias to subtract from each 4-bit code of a group of weights.
         bias: u8,
     },
 }
 
 impl GroupCodes {
-    /// Returns code `i` of a block, minus its bias.
+    /// Returns code `i` (the quantised weight `i`) of a group's block, minus its bias.
     ///
     /// # Panics
     /// If `i` is not below 32, or the block is too short.
@@ -209,25 +224,25 @@ impl GroupCodes {
     }
 }
 
-/// A float format.
+/// The trait of a weight format whose values are floats (F16, BF16, F32).
 pub trait Float: Format {
-    /// The encoding of a value.
+    /// The encoding of one weight of a float format.
     const CODES: FloatCodes;
 
-    /// Converts the [`BYTES`](Format::BYTES) bytes of a value to f32, exactly.
+    /// Converts the [`BYTES`](Format::BYTES) bytes of one float weight to f32, exactly.
     ///
     /// # Panics
     /// If there are fewer bytes.
     fn value(bytes: &[u8]) -> f32;
 }
 
-/// The encoding of a float, in little-endian order.
+/// The encoding of a float weight, in little-endian order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FloatCodes {
-    /// IEEE binary16.
+    /// The encoding of F16 weights: IEEE binary16.
     F16,
-    /// The upper half of binary32.
+    /// The encoding of BF16 weights: the upper half of IEEE binary32.
     BF16,
-    /// IEEE binary32.
+    /// The encoding of F32 weights: IEEE binary32.
     F32,
 }

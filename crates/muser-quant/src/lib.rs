@@ -1,10 +1,10 @@
-//! The packed formats of GGUF weights, and of the activations they are multiplied
-//! with.
+//! The packed formats of the weights in GGUF files, and of the activations that they are
+//! multiplied with.
 //!
 //! Each format has one file, with a diagram of its bits, its type, the decoder, the
 //! exact integer dot product with a block of activations ([`q8_k::BlockQ8K`] or
-//! [`q8::BlockQ8`]), and a doctest that decodes a block of the diagram. Nothing here is
-//! fast: fast kernels are compared with this crate, so it is written to be obviously
+//! [`q8::BlockQ8`]), and a doctest that decodes a block of the diagram. Nothing in this
+//! crate is fast: fast kernels are compared with it, so it is written to be obviously
 //! right.
 //!
 //! | format | values in a block | bytes in a block | bytes of a value |
@@ -39,13 +39,15 @@ pub use formats::{
     Arithmetic, Float, FloatCodes, Format, Group, GroupCodes, Layout, Sums, SuperCodes, Superblock,
 };
 
-/// The number of values in a superblock of the K-quants, of weights or activations.
+/// The number of values in a superblock, the block of the K-quant formats (Q4_K, Q5_K,
+/// Q6_K) and of the activations multiplied with them.
 pub const QK: usize = 256;
 
-/// The number of values in a group, of weights or activations.
+/// The number of values in a group, the block of the formats with one float scale for
+/// each 32 values (Q4_0, Q8_0) and of the activations multiplied with them.
 pub const GROUP: usize = 32;
 
-/// Copies the bytes `at .. at + N` of a block into an array.
+/// Copies the bytes `at .. at + N` of one packed block of weights into an array.
 ///
 /// # Panics
 /// If the block is shorter. Callers pass the offsets of their own layout.
@@ -55,7 +57,7 @@ pub(crate) fn field<const N: usize>(block: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-/// Returns all bytes of a block as an array.
+/// Returns all bytes of one packed block of weights as an array of `N`.
 ///
 /// # Panics
 /// If the block is not `N` bytes long.

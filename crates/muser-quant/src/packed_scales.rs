@@ -1,4 +1,5 @@
-//! The 6-bit scales and minima that Q4_K and Q5_K pack into twelve bytes.
+//! The 6-bit scales s_i and minima m_i of eight sub-blocks, which Q4_K and Q5_K pack
+//! into twelve bytes.
 //!
 //! ```text
 //! byte      7 6 | 5 4 3 2 1 0
@@ -12,7 +13,8 @@
 //! m_4+i = m'4+i << 4 | m"4+i          low four from bytes 8..=11
 //! ```
 
-/// Unpacks the eight scales and eight minima, each `0..=63`, from their 12 bytes.
+/// Unpacks the eight 6-bit scales and eight 6-bit minima of a Q4_K or Q5_K superblock,
+/// each `0..=63`, from their 12 bytes.
 pub(crate) fn unpack(p: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
     for i in 0..4 {

@@ -6,7 +6,8 @@
 //!       | f16 | low nibble of byte i: value i; high nibble: value 16 + i
 //! ```
 //!
-//! Value `i` is `w = d · (q_i - 8)`, with `q_i` in `0..=15`, exact in f32.
+//! Value `i` of a block is `w = d · (q_i - 8)`, exact in f32; d: the scale, q_i: the
+//! code, in `0..=15`.
 //!
 //! ```
 //! use muser_quant::{Format as _, q4_0::BlockQ4_0};
@@ -20,10 +21,10 @@
 use crate::formats::{Format, Group, GroupCodes, Layout, decode_group};
 use crate::{DType, GROUP};
 
-/// The number of bytes in one block.
+/// The number of bytes in one Q4_0 block of 32 weights.
 pub const BYTES: usize = 18;
 
-/// The format Q4_0.
+/// The weight format Q4_0: 4-bit codes with one scale for each 32 weights.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockQ4_0;
 

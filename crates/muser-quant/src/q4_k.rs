@@ -11,8 +11,9 @@
 //!      high nibble  code of value 64 g + 32 + i     (sub-block 2 g + 1)
 //! ```
 //!
-//! Value `i` of sub-block `j` is `w = (d · s_j) · q - (dmin · m_j)`; each product, and
-//! then the difference, is rounded to f32.
+//! Value `i` of sub-block `j` is `w = (d · s_j) · q - (dmin · m_j)`; d, dmin: the
+//! factors of scales and minima, s_j, m_j: scale and minimum of the sub-block, q: the
+//! code. Each product, and then the difference, is rounded to f32.
 //!
 //! ```
 //! use muser_quant::q4_k::BlockQ4K;
@@ -33,27 +34,27 @@ use crate::formats::{Format, Layout, Sums, SuperCodes, Superblock};
 use crate::q8_k::BlockQ8K;
 use crate::{DType, QK, f16, field, packed_scales, whole};
 
-/// The number of bytes in one block.
+/// The number of bytes in one Q4_K superblock of 256 weights.
 pub const BYTES: usize = 144;
 
-/// One Q4_K block, as in a file.
+/// One Q4_K superblock of 256 weights, with its fields as a GGUF file stores them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockQ4K {
-    /// The factor of the scales, f16 bits.
+    /// The float factor of the Q4_K superblock's integer scales, as f16 bits.
     pub d: u16,
-    /// The factor of the minima, f16 bits.
+    /// The float factor of the Q4_K superblock's integer minima, as f16 bits.
     pub dmin: u16,
-    /// Eight 6-bit scales and eight 6-bit minima, packed.
+    /// The eight 6-bit scales and eight 6-bit minima of a Q4_K superblock, packed.
     pub scales: [u8; 12],
-    /// The 256 codes, two in a byte.
+    /// The 256 codes of a Q4_K superblock, the quantised weights, two in a byte.
     pub codes: [u8; QK / 2],
 }
 
 const _: () = assert!(size_of::<BlockQ4K>() == BYTES);
 
 impl BlockQ4K {
-    /// Reads a block. Any bytes are a valid block.
+    /// Reads a Q4_K superblock from its bytes. Any bytes are a valid block.
     pub fn from_bytes(b: &[u8; BYTES]) -> Self {
         Self {
             d: u16::from_le_bytes(field(b, 0)),
@@ -63,19 +64,20 @@ impl BlockQ4K {
         }
     }
 
-    /// The code of value `i`, in `0..=15`.
+    /// Returns the code of weight `i` of the Q4_K superblock, in `0..=15`.
     pub fn code(&self, i: usize) -> u8 {
         let (group, within) = (i / 64, i % 64);
         let byte = self.codes[32 * group + within % 32];
         if within < 32 { byte & 15 } else { byte >> 4 }
     }
 
-    /// Unpacks the eight scales and the eight minima, each `0..=63`.
+    /// Unpacks the eight scales and the eight minima of a Q4_K superblock, each
+    /// `0..=63`.
     pub fn scales_mins(&self) -> ([u8; 8], [u8; 8]) {
         packed_scales::unpack(&self.scales)
     }
 
-    /// Decodes the 256 weights.
+    /// Decodes the Q4_K superblock to its 256 weights.
     pub fn decode(&self) -> [f32; QK] {
         let (d, dmin) = (crate::f16::to_f32(self.d), crate::f16::to_f32(self.dmin));
         let (s, m) = self.scales_mins();
@@ -87,10 +89,12 @@ impl BlockQ4K {
         })
     }
 
-    /// Computes `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)` exactly.
+    /// Computes the two exact sums of a Q4_K superblock with quantised activations,
+    /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`; s_j, m_j: scale and minimum of
+    /// sub-block j, q_ij: its codes, a_ij: the activations' codes.
     ///
-    /// The first is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the second
-    /// below 256 · 63 · 127 < 2^21.
+    /// The first sum, of products, is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the
+    /// second, of minima, below 256 · 63 · 127 < 2^21.
     pub fn dot(&self, a: &BlockQ8K) -> (i32, i32) {
         let (s, m) = self.scales_mins();
         let (mut sum, mut min) = (0, 0);

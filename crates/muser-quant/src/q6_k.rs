@@ -15,8 +15,8 @@
 //!                            bits 7..6: value 128 h + 96 + i
 //! ```
 //!
-//! Value `i` of sub-block `j` is `w = (d · s_j) · (q - 32)`, with `q` in `0..=63`; each
-//! product is rounded to f32.
+//! Value `i` of sub-block `j` is `w = (d · s_j) · (q - 32)`; d: the factor of the
+//! scales, s_j: the scale, q: the code, in `0..=63`. Each product is rounded to f32.
 //!
 //! ```
 //! use muser_quant::q6_k::BlockQ6K;
@@ -35,27 +35,27 @@ use crate::formats::{Format, Layout, Sums, SuperCodes, Superblock};
 use crate::q8_k::BlockQ8K;
 use crate::{DType, QK, f16, field, whole};
 
-/// The number of bytes in one block.
+/// The number of bytes in one Q6_K superblock of 256 weights.
 pub const BYTES: usize = 210;
 
-/// One Q6_K block, as in a file.
+/// One Q6_K superblock of 256 weights, with its fields as a GGUF file stores them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockQ6K {
-    /// The low four bits of each code, two codes in a byte.
+    /// The low four bits of each code of a Q6_K superblock, two codes in a byte.
     pub low: [u8; QK / 2],
-    /// The high two bits of each code, four codes in a byte.
+    /// The high two bits of each code of a Q6_K superblock, four codes in a byte.
     pub high: [u8; QK / 4],
-    /// The scale of each 16 values.
+    /// The integer scales of a Q6_K superblock, one for each 16 weights.
     pub scales: [i8; QK / 16],
-    /// The factor of the scales, f16 bits.
+    /// The float factor of the Q6_K superblock's integer scales, as f16 bits.
     pub d: u16,
 }
 
 const _: () = assert!(size_of::<BlockQ6K>() == BYTES);
 
 impl BlockQ6K {
-    /// Reads a block. Any bytes are a valid block.
+    /// Reads a Q6_K superblock from its bytes. Any bytes are a valid block.
     pub fn from_bytes(b: &[u8; BYTES]) -> Self {
         Self {
             low: field(b, 0),
@@ -65,7 +65,8 @@ impl BlockQ6K {
         }
     }
 
-    /// The code of value `i`, in `0..=63`; its bias of 32 is not subtracted.
+    /// Returns the code of weight `i` of the Q6_K superblock, in `0..=63`; its bias of
+    /// 32 is not subtracted.
     pub fn code(&self, i: usize) -> u8 {
         let (half, within) = (i / 128, i % 128);
         let byte = self.low[64 * half + within % 64];
@@ -74,7 +75,7 @@ impl BlockQ6K {
         pair << 4 | low
     }
 
-    /// Decodes the 256 weights.
+    /// Decodes the Q6_K superblock to its 256 weights.
     pub fn decode(&self) -> [f32; QK] {
         let d = crate::f16::to_f32(self.d);
         std::array::from_fn(|i| {
@@ -83,8 +84,10 @@ impl BlockQ6K {
         })
     }
 
-    /// Computes `Σ_j s_j Σ_i (q_ij - 32) a_ij` exactly; below 256 · 128 · 32 · 127 < 2^27
-    /// in magnitude.
+    /// Computes the exact product of a Q6_K superblock with quantised activations,
+    /// `Σ_j s_j Σ_i (q_ij - 32) a_ij`; s_j: the scale of sub-block j, q_ij: its codes,
+    /// a_ij: the activations' codes. It is below 256 · 128 · 32 · 127 < 2^27 in
+    /// magnitude.
     pub fn dot(&self, a: &BlockQ8K) -> i32 {
         (0..QK)
             .map(|i| {

@@ -6,9 +6,10 @@
 //!       | f32 | i8           |
 //! ```
 //!
-//! Value `i` is `d · q_i`. Files do not contain this block. The strict lane quantises
-//! activations to it, by the rule of [`BlockQ8::quantize`], to multiply them with
-//! weights that have a float scale for each 32 values.
+//! Activation `i` of a block is `d · q_i`; d: the scale, q_i: the code. Files do not
+//! contain this block. The strict lane (muser's own arithmetic) quantises activations to
+//! it, by the rule of [`BlockQ8::quantize`], to multiply them with weights that have a
+//! float scale for each 32 values.
 //!
 //! ```
 //! use muser_quant::q8::BlockQ8;
@@ -23,32 +24,34 @@
 
 use crate::GROUP;
 
-/// The number of bytes in one block.
+/// The number of bytes in one Q8 block of 32 activations.
 pub const BYTES: usize = 36;
 
-/// One Q8 block: 32 quantised activations.
+/// One Q8 block: 32 activations, quantised to signed bytes with one f32 scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct BlockQ8 {
-    /// The scale.
+    /// The scale of a Q8 block: activation i is `d · q_i`.
     pub d: f32,
-    /// The 32 codes, each in `-127..=127`.
+    /// The 32 quantised activations of a Q8 block, each in `-127..=127`.
     pub q: [i8; GROUP],
 }
 
 const _: () = assert!(size_of::<BlockQ8>() == BYTES);
 
 impl BlockQ8 {
-    /// A block whose codes are 0, with this scale.
+    /// Makes a Q8 block with this scale, whose 32 codes are 0.
     fn zeros(d: f32) -> Self {
         Self { d, q: [0; GROUP] }
     }
 
-    /// Quantises 32 values by the strict lane's rule.
+    /// Quantises 32 activations to a Q8 block, by the rule of the strict lane (muser's
+    /// own arithmetic).
     ///
-    /// Let `max` be the largest magnitude. `iscale = 127 / max`, `q_i =
-    /// rne(iscale · x_i)` with the product rounded to f32 before it is rounded
-    /// to an integer, `d = max / 127`; rne rounds to nearest even. Two cases differ:
+    /// The rule for activations x_i: let `max` be the largest magnitude.
+    /// `iscale = 127 / max`, `q_i = rne(iscale · x_i)` with the product rounded to f32
+    /// before it is rounded to an integer, `d = max / 127`; rne rounds to nearest even.
+    /// Two cases differ:
     ///
     /// - `max` is zero, or so small that `iscale` is not finite (below about
     ///   3.7e-37): `d = 0`, all codes 0;
@@ -71,7 +74,7 @@ impl BlockQ8 {
         block
     }
 
-    /// Decodes the 32 values of the block.
+    /// Decodes a Q8 block to its 32 activations.
     pub fn decode(&self) -> [f32; GROUP] {
         self.q.map(|q| self.d * f32::from(q))
     }

@@ -6,7 +6,7 @@
 //!       | f16 | i8           |
 //! ```
 //!
-//! Value `i` is `w = d · q_i`, exact in f32.
+//! Value `i` of a block is `w = d · q_i`, exact in f32; d: the scale, q_i: the code.
 //!
 //! ```
 //! use muser_quant::{Format as _, q8_0::BlockQ8_0};
@@ -20,10 +20,10 @@
 use crate::formats::{Format, Group, GroupCodes, Layout, decode_group};
 use crate::{DType, GROUP};
 
-/// The number of bytes in one block.
+/// The number of bytes in one Q8_0 block of 32 weights.
 pub const BYTES: usize = 34;
 
-/// The format Q8_0.
+/// The weight format Q8_0: signed bytes with one scale for each 32 weights.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockQ8_0;
 

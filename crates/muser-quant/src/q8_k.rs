@@ -6,11 +6,13 @@
 //!       | f32 | i8                   | i16              |
 //! ```
 //!
-//! Value `i` is `d · q_i`. `bsum_k` is the exact sum of `q_16k … q_16k+15`, so that the
-//! product with a format that has minima needs no second pass over the codes.
+//! Activation `i` of a block is `d · q_i`; d: the scale, q_i: the code. `bsum_k` is the
+//! exact sum of `q_16k … q_16k+15`, so that the product with a format that has minima
+//! needs no second pass over the codes.
 //!
-//! Files do not contain this block. Both lanes quantise activations to it, by the rule
-//! of [`BlockQ8K::quantize`], to multiply them with superblocks.
+//! Files do not contain this block. Both lanes (muser's own arithmetic, and that of
+//! llama.cpp) quantise activations to it, by the rule of [`BlockQ8K::quantize`], to
+//! multiply them with superblocks of weights.
 //!
 //! ```
 //! use muser_quant::q8_k::BlockQ8K;
@@ -26,25 +28,26 @@
 
 use crate::QK;
 
-/// The number of bytes in one block.
+/// The number of bytes in one Q8_K block of 256 activations.
 pub const BYTES: usize = 292;
 
-/// One Q8_K block: 256 quantised activations.
+/// One Q8_K block: 256 activations, quantised to signed bytes with one f32 scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub struct BlockQ8K {
-    /// The scale.
+    /// The scale of a Q8_K block: activation i is `d · q_i`.
     pub d: f32,
-    /// The 256 codes, each in `-127..=127`.
+    /// The 256 quantised activations of a Q8_K block, each in `-127..=127`.
     pub q: [i8; QK],
-    /// The exact sums of 16 codes each.
+    /// The exact sums of each 16 codes of a Q8_K block, for products with weights that
+    /// have minima.
     pub bsums: [i16; QK / 16],
 }
 
 const _: () = assert!(size_of::<BlockQ8K>() == BYTES);
 
 impl BlockQ8K {
-    /// A block whose codes are 0, with this scale.
+    /// Makes a Q8_K block with this scale, whose 256 codes are 0.
     fn zeros(d: f32) -> Self {
         Self {
             d,
@@ -53,12 +56,13 @@ impl BlockQ8K {
         }
     }
 
-    /// Quantises 256 values by the strict lane's rule.
+    /// Quantises 256 activations to a Q8_K block, by the rule of the strict lane
+    /// (muser's own arithmetic).
     ///
-    /// Let `max` be the element of the largest magnitude, the first one on
-    /// ties. `iscale = -127 / max`, `q_i = min(127, rne(iscale · x_i))` with the
-    /// product rounded to f32 before it is rounded to an integer, `d = 1 /
-    /// iscale`; rne rounds to nearest even. Three cases differ:
+    /// The rule for activations x_i: let `max` be the element of the largest magnitude,
+    /// the first one on ties. `iscale = -127 / max`, `q_i = min(127, rne(iscale · x_i))`
+    /// with the product rounded to f32 before it is rounded to an integer,
+    /// `d = 1 / iscale`; rne rounds to nearest even. Three cases differ:
     ///
     /// - all values zero: `d = 0`, all codes 0;
     /// - `max` so small that `iscale` is not finite (|max| below about
@@ -93,7 +97,7 @@ impl BlockQ8K {
         block
     }
 
-    /// Decodes the 256 values of the block.
+    /// Decodes a Q8_K block to its 256 activations.
     pub fn decode(&self) -> [f32; QK] {
         self.q.map(|q| self.d * f32::from(q))
     }

@@ -1,38 +1,39 @@
-//! The settings of a sampler and their ranges.
+//! The settings of a sampler of tokens (temperature, top-k, penalties, …) and their
+//! ranges.
 
 use super::ChoiceError;
 
-/// The settings of a [`Sampler`](super::Sampler). The default is plain
-/// sampling from the model's distribution with seed 0.
+/// The settings by which a [`Sampler`](super::Sampler) chooses tokens. The default is
+/// plain sampling from the model's distribution with seed 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits; 0 always chooses the largest logit. 0 to 100.
+    /// The temperature, from 0 to 100, which divides the logits; 0 always chooses the
+    /// largest logit.
     pub temperature: f32,
-    /// Keeps the k most likely tokens; 0 keeps all.
+    /// The number k of most likely tokens that top-k sampling keeps; 0 keeps all.
     pub top_k: usize,
-    /// Keeps the most likely tokens up to this share of the probability, the
-    /// token that reaches it included. Above 0, at most 1 (keeps all).
+    /// The share of the probability up to which top-p sampling keeps the most likely
+    /// tokens, the token that reaches it included. Above 0, at most 1 (keeps all).
     pub top_p: f32,
-    /// Drops tokens less likely than this share of the likeliest. 0 to 1.
+    /// The share of the likeliest token's probability below which min-p sampling drops
+    /// tokens. 0 to 1.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in the
-    /// penalty window. 0.01 to 100; 1 does nothing.
+    /// The repeat penalty: divides positive and multiplies negative logits of tokens in
+    /// the penalty window (the last tokens). 0.01 to 100; 1 does nothing.
     pub repeat_penalty: f32,
-    /// Subtracted from a token's logit once for each time that the token is in
-    /// the penalty window.
-    /// -100 to 100.
+    /// The frequency penalty: subtracted from a token's logit once for each time that
+    /// the token is in the penalty window (the last tokens). -100 to 100.
     pub frequency_penalty: f32,
-    /// Subtracted from a token's logit once if the token is in the penalty
-    /// window.
-    /// -100 to 100.
+    /// The presence penalty: subtracted from a token's logit once if the token is in the
+    /// penalty window (the last tokens). -100 to 100.
     pub presence_penalty: f32,
-    /// Size of the penalty window: the last tokens of the history, the prompt
-    /// included.
+    /// The number of tokens in the penalty window: the last tokens of the history, the
+    /// prompt included.
     pub penalty_window: usize,
-    /// Added to the logits of these tokens: -1000 to 1000, or minus infinity,
+    /// The biases added to the logits of these tokens: -1000 to 1000, or minus infinity,
     /// which rules a token out. The biases of a token named twice add up.
     pub logit_bias: Vec<(u32, f32)>,
-    /// The seed of the random numbers.
+    /// The seed of the random numbers that sampling draws.
     pub seed: u64,
 }
 
@@ -54,7 +55,8 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// Returns settings that always choose the largest logit.
+    /// Returns settings of greedy sampling, which always chooses the token with the
+    /// largest logit.
     pub fn greedy() -> Self {
         Self {
             temperature: 0.0,
@@ -62,7 +64,7 @@ impl SamplingParams {
         }
     }
 
-    /// Checks every parameter against its range; `vocab` bounds the tokens of
+    /// Checks every sampling parameter against its range; `vocab` bounds the tokens of
     /// the bias.
     ///
     /// # Errors

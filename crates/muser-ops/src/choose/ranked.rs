@@ -1,15 +1,17 @@
-//! u32s in the order of their logits, sorted only as far as somebody looks.
+//! Tokens in the order of their logits, sorted only as far as somebody looks.
 
 use std::cmp::Ordering;
 
-/// How many tokens are sorted first: most draws end among them.
+/// The number of tokens that are sorted first by their logits: most draws end among
+/// them.
 const FIRST: usize = 256;
 
-/// u32s by (logit descending, id ascending).
+/// The tokens of a vocabulary by (logit descending, id ascending), sorted only as far as
+/// they are read.
 ///
-/// Sorting 200,000 candidates would cost a good part of a small model's token;
-/// a draw rarely looks past the first hundred. The order is total, so what a
-/// partial sort gives does not depend on how far it went.
+/// Sorting 200,000 tokens would cost a good part of the time of a small model's token; a
+/// draw rarely looks past the first hundred. The order is total, so what a partial sort
+/// gives does not depend on how far it went.
 #[derive(Clone, Debug, Default)]
 pub struct Ranked {
     items: Vec<(u32, f32)>,
@@ -17,15 +19,15 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    /// Starts anew with these logits, of which none is a NaN or a negative
-    /// zero.
+    /// Starts a new ranking of tokens with these logits, of which none is a NaN or a
+    /// negative zero.
     pub fn fill(&mut self, logits: &[f32]) {
         self.items.clear();
         self.items.extend((0..).zip(logits.iter().copied()));
         self.sorted = 0;
     }
 
-    /// Keeps the first `k` tokens and drops the others.
+    /// Keeps the `k` tokens with the largest logits and drops the others.
     pub fn keep(&mut self, k: usize) {
         if k < self.items.len() {
             self.sort_to(k);
@@ -34,18 +36,18 @@ impl Ranked {
         }
     }
 
-    /// Returns the number of tokens kept.
+    /// Returns the number of tokens kept in the ranking.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Returns whether no token is kept.
+    /// Returns whether no token is kept in the ranking.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Returns the token at this rank, counted from 0, and its logit; `None`
-    /// from [`Ranked::len`] on.
+    /// Returns the token at this rank in the order of logits, counted from 0, and its
+    /// logit; `None` from [`Ranked::len`] on.
     pub fn get(&mut self, rank: usize) -> Option<(u32, f32)> {
         if rank >= self.sorted {
             self.sort_to((rank + 1).max(FIRST).max(self.sorted.saturating_mul(4)));
@@ -80,8 +82,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Few distinct logits, so that most are ties; more than `FIRST`, so
-        /// that the sort goes on twice.
+        /// Compares partial sorts of tokens with a whole sort. Few distinct logits, so
+        /// that most are ties; more than `FIRST`, so that the sort goes on twice.
         #[test]
         fn a_partial_sort_is_the_beginning_of_the_whole(
             logits in prop::collection::vec((-3i8..3).prop_map(f32::from), 1..2000),

@@ -1,20 +1,20 @@
-//! Random numbers that are the same everywhere and for good.
+//! The random numbers of sampling, the same on every machine and in every version.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A stream of numbers in [0, 1).
+/// A stream of random numbers in [0, 1), drawn from ChaCha8.
 #[derive(Clone, Debug)]
 pub(super) struct Uniform {
     rng: ChaCha8Rng,
-    /// The number that [`Uniform::peek`] returns.
+    /// The current random number, which [`Uniform::peek`] returns.
     current: f64,
 }
 
 impl Uniform {
-    /// Starts the stream of a seed. The key is the seed, little-endian, then
-    /// zeros. Not `seed_from_u64`: a later version of the library may expand the
-    /// seed in another way.
+    /// Starts the stream of random numbers of a seed. ChaCha8's key is the seed,
+    /// little-endian, then zeros. Not `seed_from_u64`: a later version of the library
+    /// may expand the seed in another way.
     pub(super) fn new(seed: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -26,13 +26,13 @@ impl Uniform {
         uniform
     }
 
-    /// Returns the current number.
+    /// Returns the current random number, in [0, 1), without drawing a new one.
     pub(super) fn peek(&self) -> f64 {
         self.current
     }
 
-    /// Goes on to the next number: the upper 53 bits of the next 64, times
-    /// 2^-53, which is exact.
+    /// Goes on to the next random number: the upper 53 bits of the next 64, times 2^-53,
+    /// which is exact.
     pub(super) fn advance(&mut self) {
         self.current = (self.rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
     }
@@ -42,7 +42,7 @@ impl Uniform {
 mod tests {
     use super::*;
 
-    /// ChaCha8's key stream for the zero key (the published test vector
+    /// Compares with ChaCha8's key stream for the zero key (the published test vector
     /// `3e00ef2f895f40d6 7f5bb8e81f09a5a1 …`), as little-endian words.
     #[test]
     fn the_stream_is_chacha8s() {

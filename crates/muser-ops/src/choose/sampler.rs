@@ -1,24 +1,27 @@
-//! [`Sampler`]: computes the chain of a choice on the host.
+//! [`Sampler`]: chooses tokens from logits on the host, by the steps that define the
+//! choice (bias, penalties, top-k, …).
 
 use super::rng::Uniform;
 use super::tree::{self, Running};
 use super::{ChoiceError, Ranked, SamplingParams};
 use crate::math;
 
-/// Chooses tokens: settings, and the state of the random numbers.
+/// A sampler, which chooses tokens from logits: its settings, and the state of its
+/// random numbers.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     params: SamplingParams,
     uniform: Uniform,
-    /// The logits after mask, bias and penalties.
+    /// The logits of the current choice after the mask of allowed tokens, bias and
+    /// penalties.
     pub(super) adjusted: Vec<f32>,
     window: Vec<u32>,
     ranked: Ranked,
 }
 
 impl Sampler {
-    /// Makes a sampler for logits of `vocab` tokens. Its random numbers start at the
-    /// seed.
+    /// Makes a sampler of tokens for logits of a vocabulary of `vocab` tokens. Its
+    /// random numbers start at the seed.
     ///
     /// # Errors
     /// A parameter out of its range.
@@ -33,13 +36,13 @@ impl Sampler {
         })
     }
 
-    /// Returns the settings.
+    /// Returns the sampler's settings: temperature, top-k, penalties, …
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
 
-    /// Chooses a token. `history` is all tokens so far, prompt and answer; the
-    /// penalties look at its end.
+    /// Chooses a token from logits. `history` is all tokens so far, prompt and answer;
+    /// the penalties look at its end.
     ///
     /// # Errors
     /// A logit that is not finite, or a bias that rules out every token. The
@@ -48,8 +51,9 @@ impl Sampler {
         self.sample_among(logits, history, None)
     }
 
-    /// Chooses one of the allowed tokens, like [`Sampler::sample`]: bit i % 32 of word
-    /// i / 32 allows token i; a token beyond the last word is not allowed.
+    /// Chooses one of the allowed tokens from logits, like [`Sampler::sample`]: bit i %
+    /// 32 of word i / 32 of `allowed` allows token i; a token beyond the last word is
+    /// not allowed.
     ///
     /// # Errors
     /// Those of [`Sampler::sample`]; no token is allowed.
@@ -64,19 +68,21 @@ impl Sampler {
         Ok(token)
     }
 
-    /// Returns the random number of the next draw.
+    /// Returns the random number in [0, 1) that the sampler's next draw of a token uses.
     pub(super) fn uniform(&self) -> f64 {
         self.uniform.peek()
     }
 
-    /// Goes on to the next random number if the last choice used one.
+    /// Goes on to the sampler's next random number if the last choice used one, that is,
+    /// if it was not greedy.
     pub(super) fn advance(&mut self) {
         if self.params.temperature != 0.0 {
             self.uniform.advance();
         }
     }
 
-    /// Chooses like [`Sampler::sample_among`], but does not advance the random numbers.
+    /// Chooses a token like [`Sampler::sample_among`], but does not advance the random
+    /// numbers.
     pub(super) fn pick(
         &mut self,
         logits: &[f32],
@@ -92,7 +98,8 @@ impl Sampler {
         Ok(self.draw(max))
     }
 
-    /// Applies mask, bias and penalties and stores the result in `adjusted`.
+    /// Applies the mask of allowed tokens, bias and penalties to the logits and stores
+    /// the result in `adjusted`.
     pub(super) fn adjust(
         &mut self,
         logits: &[f32],
@@ -103,7 +110,7 @@ impl Sampler {
             return Err(ChoiceError::Logit { token, found });
         }
         self.adjusted.clear();
-        // Adding zero turns -0 into +0: the two must tie.
+        // Adding zero turns a logit of -0 into +0: the two must tie.
         self.adjusted.extend(logits.iter().map(|l| l + 0.0));
         if let Some(words) = allowed {
             for (i, l) in self.adjusted.iter_mut().enumerate() {
@@ -177,13 +184,13 @@ impl Sampler {
                 break;
             }
         }
-        // Rounding can leave the sum short of the target; the last token with a
-        // weight above zero is chosen then.
+        // Rounding can leave the sum of all weights short of the target; the last token
+        // with a weight above zero is chosen then.
         chosen
     }
 
-    /// Applies top-p and min-p. Returns how many ranks stay, and the sum of
-    /// their weights.
+    /// Applies top-p and min-p to the ranked tokens. Returns how many ranks stay, and
+    /// the sum of their weights.
     fn keep_likely(&mut self, mass: f32, weight: impl Fn(f32) -> f32) -> (usize, f32) {
         let (top_p, min_p) = (self.params.top_p, self.params.min_p);
         if top_p == 1.0 && min_p == 0.0 {
@@ -210,10 +217,10 @@ impl Sampler {
     }
 }
 
-/// Returns the first wrong logit with its token.
+/// Returns the first logit for which `wrong` is true, with its token.
 ///
-/// Tests every logit without an early exit, so that the loop over 200,000 of
-/// them vectorises; searches for the first wrong one only on failure.
+/// Every logit is tested without an early exit, so that the loop over 200,000 of them
+/// vectorises; the first wrong one is searched for only on failure.
 fn first(logits: &[f32], wrong: impl Fn(f32) -> bool) -> Option<(usize, f32)> {
     if !logits.iter().fold(false, |any, &l| any | wrong(l)) {
         return None;
@@ -239,7 +246,7 @@ fn argmax(logits: &[f32]) -> Option<u32> {
     if max == f32::NEG_INFINITY {
         return None;
     }
-    // An index fits: a vocabulary is counted in 32 bits.
+    // The token's index fits in 32 bits, in which a vocabulary is counted.
     (0..)
         .zip(logits)
         .find(|&(_, &l)| l == max)

@@ -1,5 +1,5 @@
-//! The chain step by step with values computed by hand, then against a plain
-//! form of its definition.
+//! Tests of the sampler: the steps of a choice one by one with values computed by hand,
+//! then against a plain form of its definition.
 
 use super::rng::Uniform;
 use super::*;
@@ -29,16 +29,16 @@ fn greedy_takes_the_lowest_index_on_ties() {
     assert_eq!(greedy(&[-1.0, -0.0, 0.0]), 1);
 }
 
-/// Four equal weights: the token is ⌊4u⌋. The first four numbers of ChaCha8's
-/// zero key are 0.8369…, 0.6314…, 0.2324…, 0.1175….
+/// Draws from four tokens of equal weight: the token is ⌊4u⌋, with u the random number.
+/// The first four numbers of ChaCha8's zero key are 0.8369…, 0.6314…, 0.2324…, 0.1175….
 #[test]
 fn equal_weights_follow_the_random_numbers() {
     assert_eq!(draws(SamplingParams::default(), &[0.5; 4], 4), [3, 2, 0, 0]);
 }
 
-/// The order of the draw is by logit, not by token: with the likeliest token
-/// last, small numbers choose it. Weights 1, 1/e², 1/e²: the first of them
-/// owns u < 1 / (1 + 2 · 0.1353) = 0.787.
+/// Draws in the order of logits, not of tokens: with the likeliest token last, small
+/// numbers choose it. Weights 1, 1/e², 1/e²: the first of them owns u < 1 / (1 + 2 ·
+/// 0.1353) = 0.787, with u the random number.
 #[test]
 fn the_draw_walks_from_the_likeliest() {
     assert_eq!(
@@ -49,10 +49,10 @@ fn the_draw_walks_from_the_likeliest() {
 
 #[test]
 fn temperature_divides() {
-    // At temperature 100 the weights are all but equal: ⌊3u⌋ of [2, 0, 1].
+    // At temperature 100 the weights are all but equal: u chooses ⌊3u⌋ of [2, 0, 1].
     let hot = params(|p| p.temperature = 100.0);
     assert_eq!(draws(hot, &[0.0, 0.0, 2.0], 4), [1, 0, 2, 2]);
-    // Nearly greedy, without a division by zero.
+    // The smallest temperature is nearly greedy, without a division by zero.
     let cold = params(|p| p.temperature = f32::from_bits(1));
     assert_eq!(draws(cold, &[0.0, 0.0, 2.0], 4), [2; 4]);
 }
@@ -60,7 +60,7 @@ fn temperature_divides() {
 #[test]
 fn top_k_cuts_ties_by_index() {
     let top2 = params(|p| p.top_k = 2);
-    // Kept: tokens 0 and 1 of four equal ones; ⌊2u⌋.
+    // Top-k keeps tokens 0 and 1 of four equal ones: u chooses ⌊2u⌋.
     assert_eq!(draws(top2, &[1.0; 4], 4), [1, 1, 0, 0]);
 }
 
@@ -71,14 +71,14 @@ fn top_p_keeps_the_token_that_reaches_it() {
     assert_eq!(draws(half, &[1.0; 4], 4), [1, 1, 0, 0]);
     let more = params(|p| p.top_p = 0.51);
     assert_eq!(draws(more, &[1.0; 4], 4), [2, 1, 0, 0]);
-    // Of what top-k left: half of two is one.
+    // Top-p counts what top-k left: half of two tokens is one.
     let both = params(|p| (p.top_k, p.top_p) = (2, 0.5));
     assert_eq!(draws(both, &[1.0; 4], 4), [0; 4]);
 }
 
 #[test]
 fn min_p_is_a_share_of_the_likeliest() {
-    // exp(-1) = 0.3679: kept at 0.36, dropped at 0.37.
+    // The weight exp(-1) = 0.3679 is kept at min-p 0.36, dropped at 0.37.
     let logits = [0.0, 1.0];
     let kept = params(|p| p.min_p = 0.36);
     assert_eq!(
@@ -88,7 +88,7 @@ fn min_p_is_a_share_of_the_likeliest() {
     );
     let dropped = params(|p| p.min_p = 0.37);
     assert_eq!(draws(dropped, &logits, 2), [1, 1]);
-    // At 1 only ties of the likeliest stay.
+    // At min-p 1 only tokens as likely as the likeliest stay.
     let ties = params(|p| p.min_p = 1.0);
     assert_eq!(draws(ties, &[1.0, 0.9, 1.0], 4), [2, 2, 0, 0]);
 }
@@ -168,8 +168,8 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec((-40i8..40).prop_map(|x| f32::from(x) / 8.0), 1..600)
 }
 
-/// The definition, without lazy sorting or running sums: what the sampler must
-/// equal.
+/// Chooses a token by the definition of sampling, without lazy sorting or running sums:
+/// what the sampler must equal.
 fn plain(p: &SamplingParams, logits: &[f32]) -> u32 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |l: f32| math::exp((l - max) / p.temperature);
@@ -182,7 +182,7 @@ fn plain(p: &SamplingParams, logits: &[f32]) -> u32 {
         order.truncate(p.top_k);
     }
     let by_rank: Vec<f32> = order.iter().map(|&i| by_token[i]).collect();
-    // The sum of the first n ranks.
+    // The sum of the weights of the first n ranks.
     let first = |n: usize| f64::from(reduced(&by_rank[..n]));
     let total = if cut {
         first(order.len())
@@ -240,7 +240,7 @@ proptest! {
 #[test]
 fn only_what_is_allowed_is_sampled() {
     let logits: Vec<f32> = (0..70).map(|i| i as f32 / 10.0).collect();
-    // u32s 3 and 40.
+    // The mask allows the tokens 3 and 40.
     let words = [1 << 3, 1 << 8];
     for temperature in [0.0, 1.0] {
         let params = SamplingParams {
@@ -257,7 +257,8 @@ fn only_what_is_allowed_is_sampled() {
     }
 }
 
-/// A choice that is dropped, or refused, has drawn no random number.
+/// Shows that a choice of a token that is dropped, or refused, has drawn no random
+/// number.
 #[test]
 fn random_numbers_advance_when_a_token_is_taken() {
     let (logits, plain) = ([0.5; 4], SamplingParams::default);
@@ -283,7 +284,7 @@ fn random_numbers_advance_when_a_token_is_taken() {
     choice.set(Ok(2));
     assert_eq!((choice.uniform(), choice.take()), (u, Some(Ok(2))));
     assert_ne!(choice.uniform(), u);
-    // A greedy choice uses none.
+    // A greedy choice uses no random number.
     let mut greedy = sampler(SamplingParams::greedy(), 4);
     let mut choice = Choice::new(&mut greedy, &[], None);
     let u = choice.uniform();

@@ -1,23 +1,25 @@
-//! Sums of weights in the order of the strict lane's reductions.
+//! Sums of tokens' weights for sampling, in the order of reductions in the strict lane
+//! (muser's own arithmetic).
 //!
-//! [`crate::reduce`] defines the sum of a sequence: value n is added to partial sum
-//! n mod 256, then the partial sums are halved. So a device with 256 threads gets the
-//! bits of the host. Prefix sums never fall, because rounding is monotonic, so a
-//! device may also search for the first prefix whose sum passes a bound.
+//! The module [`crate::reduce`] defines the sum of a sequence: value n is added to
+//! partial sum n mod 256, then the partial sums are halved. So a device with 256 threads
+//! gets the bits of the host. Prefix sums never fall, because rounding is monotonic, so
+//! a device may also search for the first prefix whose sum passes a bound.
 
 use crate::reduce::PARTIALS;
 
-/// The sums of all prefixes of a sequence, one after the other.
+/// The running sum of a sequence: gives the sums of all its prefixes, one after the
+/// other.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
-    /// The halving tree: the 256 partial sums are its last nodes, the 128 sums of two
-    /// of them the 128 before those, and so on to the whole sum at 1.
+    /// The tree of sums: the 256 partial sums are its last nodes, the 128 sums of two of
+    /// them the 128 before those, and so on to the whole sum at 1.
     nodes: [f32; 2 * PARTIALS],
     next: usize,
 }
 
 impl Running {
-    /// The empty sequence.
+    /// Makes the running sum of the empty sequence.
     pub(super) fn new() -> Self {
         Self {
             nodes: [0.0; 2 * PARTIALS],
@@ -25,8 +27,9 @@ impl Running {
         }
     }
 
-    /// Appends a value and returns the sum of all so far. Takes nine additions:
-    /// one to the value's partial sum, eight on the way from there to the root.
+    /// Appends a value to the running sum and returns the sum of all so far. Takes nine
+    /// additions: one to the value's partial sum, eight on the way from there to the
+    /// root.
     pub(super) fn push(&mut self, value: f32) -> f32 {
         let place = self.next % PARTIALS;
         self.next += 1;
@@ -41,7 +44,7 @@ impl Running {
     }
 }
 
-/// Returns the sum of all values.
+/// Returns the sum of all values, in 256 partial sums that are then added by halves.
 pub(super) fn sum(values: impl Iterator<Item = f32>) -> f32 {
     let mut partials = [0.0f32; PARTIALS];
     for (i, value) in values.enumerate() {

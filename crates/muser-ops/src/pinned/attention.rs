@@ -1,8 +1,10 @@
-//! Flash attention, in three forms that the number of rows in the call chooses.
+//! Flash attention in the pinned lane (llama.cpp's arithmetic), in three forms that the
+//! number of rows in the call chooses.
 //!
-//! `end` is one past the last row's position. `n_kv` is `end` rounded up to a multiple
-//! of 256, at least 256: the number of slots that llama.cpp visits, masked or not. vexp
-//! is [`super::math::exp`], exp is the math library's.
+//! Here `end` is one past the last row's position, and `n_kv` is `end` rounded up to a
+//! multiple of 256, at least 256: the number of slots (places of positions in the K/V
+//! cache) that llama.cpp visits, masked or not. vexp is [`super::math::exp`], exp is the
+//! math library's.
 //!
 //! ```text
 //! fewer than 64 rows: one query at a time over its visible t, ascending
@@ -23,42 +25,46 @@
 //!     result o_d · (1 / S)
 //! ```
 //!
-//! A tile of slots that is masked for a whole tile of queries is skipped. The number of
-//! threads decides which rows share a tile of queries, but this can only change the
-//! sign of a zero. Slots past `end` hold zeros, as in a new cache.
+//! A tile of slots of the K/V cache that is masked for a whole tile of queries is
+//! skipped. The number of threads decides which rows share a tile of queries, but this
+//! can only change the sign of a zero. Slots past `end` hold zeros, as in a new cache.
 
 use super::{dot, glibc, math};
 use crate::{Attention, Profile};
 use muser_quant::{DType, f16};
 use std::ops::Range;
 
-/// The number of slots in a tile, and the largest number of queries in one.
+/// The number of K/V cache slots in a tile of llama.cpp's attention, and the largest
+/// number of queries in one.
 pub const TILE: usize = 64;
 
-/// The number of rows from which on attention is computed by tiles.
+/// The number of rows (queries) of a call from which on llama.cpp computes attention by
+/// tiles.
 pub const TILED_FROM: usize = 64;
 
-/// The number of slots that a call ending at position `end` visits.
+/// Returns the number of slots of the K/V cache that llama.cpp's attention visits in a
+/// call ending at position `end`.
 pub fn slots(end: usize) -> usize {
     end.next_multiple_of(256).max(256)
 }
 
-/// The form of attention that a call takes.
+/// The form in which llama.cpp computes attention for a call, which decides its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// One query at a time.
+    /// The form of attention that takes one query at a time.
     Single,
-    /// One query whose slots are cut into a part for each thread.
+    /// The form of attention for one query whose K/V cache slots are cut into a part for
+    /// each thread.
     Split {
-        /// The number of slots in a part.
+        /// The number of K/V cache slots in the part of one thread.
         part: usize,
     },
-    /// Tiles of queries and slots.
+    /// The form of attention that takes tiles of queries and of K/V cache slots.
     Tiled,
 }
 
-/// Chooses the form of a call of `rows` rows that ends at position `end`, one past
-/// its last row, with llama.cpp on this many threads.
+/// Chooses the form of attention for a call of `rows` rows that ends at position `end`,
+/// one past its last row, as llama.cpp does on this many threads.
 pub fn form(rows: usize, end: usize, threads: usize) -> Form {
     let n_kv = slots(end);
     match rows {
@@ -70,8 +76,8 @@ pub fn form(rows: usize, end: usize, threads: usize) -> Form {
     }
 }
 
-/// Cuts a call into tiles of queries as llama.cpp does on this many threads. Each tile
-/// is a head and a range of rows.
+/// Cuts a call of attention into tiles of queries as llama.cpp does on this many
+/// threads. Each tile is a head and a range of rows.
 pub fn tiles(heads: usize, rows: usize, threads: usize) -> Vec<(usize, Range<usize>)> {
     let all = heads * rows;
     let size = all.div_ceil(4 * threads);
@@ -93,15 +99,16 @@ pub fn tiles(heads: usize, rows: usize, threads: usize) -> Vec<(usize, Range<usi
     tiles
 }
 
-/// The running softmax of one query: maximum M, sum S of the weights, and the sum of
-/// values, rounded to f16 at each step.
+/// The running softmax of one query in llama.cpp's attention: maximum M of the scores,
+/// sum S of the weights, and the weighted sum of values, rounded to f16 at each step.
 struct Running {
     m: f32,
     s: f32,
     a: Vec<f32>,
 }
 
-/// Computes the softmax of one query over the slots `range`, all of them visible.
+/// Computes llama.cpp's running softmax of one query over the K/V cache slots `range`,
+/// all of them visible.
 fn run<'a>(
     (profile, scale): (Profile, f32),
     range: Range<usize>,
@@ -132,16 +139,17 @@ fn run<'a>(
     Running { m, s: sum, a }
 }
 
-/// Computes 1 / S; 0 if S is 0 because nothing was visible.
+/// Computes the factor 1 / S that ends a softmax, with S the sum of its weights; 0 if S
+/// is 0 because nothing was visible.
 pub fn inverse(s: f32) -> f32 {
     if s == 0.0 { 0.0 } else { 1.0 / s }
 }
 
-/// Computes attention for one query of one head, in the form [`Form::Single`] or
-/// [`Form::Split`].
+/// Computes attention for one query of one head as llama.cpp does, in the form
+/// [`Form::Single`] or [`Form::Split`].
 ///
-/// `k(t)` and `v(t)` return the f16 bits of position t; `p` is the query's own
-/// position.
+/// The functions `k(t)` and `v(t)` return the f16 bits of K and V at position t; `p` is
+/// the query's own position.
 #[expect(clippy::too_many_arguments, reason = "the operands of attention")]
 pub fn attend<'a>(
     profile: Profile,
@@ -188,10 +196,11 @@ pub fn attend<'a>(
     }
 }
 
-/// Computes attention for a tile of queries of one head, in the form [`Form::Tiled`].
+/// Computes attention for a tile of queries of one head as llama.cpp does, in the form
+/// [`Form::Tiled`].
 ///
-/// `q[i]` is the query at position `positions.start + i`, whose result is `out[i]`.
-/// `end` is one past the last position of the call.
+/// The vector `q[i]` is the query at position `positions.start + i`, whose result is
+/// `out[i]`. `end` is one past the last position of the call.
 #[expect(clippy::too_many_arguments, reason = "the operands of attention")]
 pub fn attend_tile<'a>(
     profile: Profile,

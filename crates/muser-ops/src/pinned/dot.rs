@@ -1,6 +1,8 @@
-//! Dot products of floats, in the two orders that ggml sums them.
+//! Dot products of floats in the pinned lane, in the two orders that llama.cpp's library
+//! ggml sums them.
 //!
-//! With L the profile's vector width, value i of a row is added as follows:
+//! With L the number of elements in the float vectors of the profile (a build of
+//! llama.cpp), value i of a row is added as follows:
 //!
 //! ```text
 //! vectors      to vector (i / L) % 4, element i % L: fma, ascending, over whole groups
@@ -12,18 +14,19 @@
 //!              in the last step take fma(0, 0, ·); folded by L / 2, …, 1
 //! ```
 //!
-//! The remaining values of the first order: for F16 and BF16 the products, rounded, are
-//! added in f64. For F32, GCC vectorises the products of L and of L / 2 values, adds
-//! them one by one, and fuses the last few. BF16 uses two vectors of 16 and folds each
-//! (AVX-512), or four of 8 folded by 4, 2, 1 (AVX2).
+//! The remaining values of the order of `vec_dot`: for F16 and BF16 the products,
+//! rounded, are added in f64. For F32, GCC vectorises the products of L and of L / 2
+//! values, adds them one by one, and fuses the last few. BF16 uses two vectors of 16 and
+//! folds each (AVX-512), or four of 8 folded by 4, 2, 1 (AVX2).
 //!
-//! Activations are rounded to F16 for F16 weights, and to BF16 for BF16 weights.
+//! Activations are rounded to F16 for products with F16 weights, and to BF16 for
+//! products with BF16 weights.
 
 use crate::Profile;
 use muser_quant::{DType, bf16, f16};
 
-/// Rounds an activation to the precision in which it is multiplied with weights of
-/// this format: F16, BF16, or f32 unchanged.
+/// Rounds an activation to the precision in which llama.cpp multiplies it with weights
+/// of this format: F16, BF16, or f32 unchanged.
 pub fn activation(dtype: DType, x: f32) -> f32 {
     if dtype == DType::F16 {
         f16::to_f32(f16::from_f32(x))
@@ -34,13 +37,13 @@ pub fn activation(dtype: DType, x: f32) -> f32 {
     }
 }
 
-/// Whether llama.cpp computes a product of `rows` float rows with `columns` vectors by
-/// tinyBLAS, and not by `vec_dot`.
+/// Returns whether llama.cpp computes a product of `rows` rows of float weights with
+/// `columns` vectors by its matrix library tinyBLAS, and not by `vec_dot`.
 pub fn is_tiny_blas(rows: usize, columns: usize) -> bool {
     columns >= 2 && rows.is_multiple_of(4)
 }
 
-/// Adds the first `width` values by halves: the upper half to the lower one until one
+/// Adds the first `width` floats by halves: the upper half to the lower one until one
 /// value is left. `width` is a power of two, at most 16.
 pub fn fold(x: &[f32], mut width: usize) -> f32 {
     let mut t = [0.0f32; 16];
@@ -54,8 +57,8 @@ pub fn fold(x: &[f32], mut width: usize) -> f32 {
     t[0]
 }
 
-/// Folds the elements of the vector that is left of four, as the profile's `vec_dot`
-/// does.
+/// Adds the elements of a vector of partial sums to one float, in the order of `vec_dot`
+/// in this profile (build of llama.cpp).
 pub fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
     match profile {
         Profile::LlamaCppAvx512 => fold(s, 16),
@@ -66,7 +69,8 @@ pub fn fold_vectors(profile: Profile, s: &[f32]) -> f32 {
     }
 }
 
-/// Computes Σ w_i · x_i of `n` values in tinyBLAS's order.
+/// Computes the dot product Σ w_i · x_i of `n` float weights and activations, in the
+/// order of llama.cpp's tinyBLAS.
 pub fn tiny_blas(
     profile: Profile,
     n: usize,
@@ -82,7 +86,8 @@ pub fn tiny_blas(
     fold(&c, l)
 }
 
-/// Computes Σ w_i · x_i of `n` values in `vec_dot`'s order for weights of this format.
+/// Computes the dot product Σ w_i · x_i of `n` float weights of this format and
+/// activations, in the order of llama.cpp's `vec_dot`.
 pub fn vectors(
     profile: Profile,
     dtype: DType,
@@ -111,8 +116,8 @@ pub fn vectors(
     )
 }
 
-/// Adds the products of the remaining values `left` to `sum`, the sum of the whole
-/// groups.
+/// Adds the products of a row's last values, `left`, to `sum`, the sum of the values
+/// before them, as llama.cpp's `vec_dot` does.
 pub fn rest(
     profile: Profile,
     dtype: DType,
@@ -127,7 +132,8 @@ pub fn rest(
     left.fold(sum, |s, i| s + f64::from(w(i) * x(i))) as f32
 }
 
-/// Adds the products of remaining F32 values as GCC vectorises that loop.
+/// Adds the products of the last F32 values of a row to a sum, in the order in which GCC
+/// vectorises that loop of llama.cpp.
 fn rest_f32(
     l: usize,
     left: std::ops::Range<usize>,
@@ -148,7 +154,8 @@ fn rest_f32(
     (i..left.end).fold(sum, |s, i| w(i).mul_add(x(i), s))
 }
 
-/// Computes [`vectors`] for BF16 weights.
+/// Computes the dot product of BF16 weights with activations in the order of llama.cpp's
+/// `vec_dot`, as [`vectors`] does for other formats.
 fn vectors_bf16(
     profile: Profile,
     n: usize,

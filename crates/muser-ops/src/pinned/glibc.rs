@@ -1,10 +1,11 @@
-//! `expf` and `tanhf` as glibc 2.36 computes them on x86-64 with FMA, to the bit.
+//! The functions `expf` and `tanhf` as glibc 2.36 computes them on x86-64 with FMA, to
+//! the bit.
 //!
 //! llama.cpp calls the platform's math library for the sigmoid, the rescaling in
-//! attention and the logit cap. Both functions are implemented here, so that kernels
-//! can compute them in vectors and the lane's bits do not depend on the machine's
-//! library. `cargo xtask math expf tanhf` compares them with the platform's own over
-//! all 2^32 inputs.
+//! attention and the logit cap. Both functions are implemented here, so that kernels can
+//! compute them in vectors and the bits of the pinned lane (llama.cpp's arithmetic) do
+//! not depend on the machine's library. `cargo xtask math expf tanhf` compares them with
+//! the platform's own over all 2^32 inputs.
 //!
 //! ```text
 //! expf, in f64:
@@ -16,8 +17,8 @@
 //!   else     t = expm1(-2 a);  -t / (t + 2)
 //! ```
 
-/// The f64 bits of 2^(i / 32) minus i · 2^47, for i in 0..32. Adding k · 2^47 to entry
-/// k mod 32 gives the bits of 2^(k / 32).
+/// The table of glibc's `expf`: the f64 bits of 2^(i / 32) minus i · 2^47, for i in
+/// 0..32. Adding k · 2^47 to entry k mod 32 gives the bits of 2^(k / 32).
 pub const EXP_TABLE: [u64; 32] = [
     0x3ff0_0000_0000_0000,
     0x3fef_d9b0_d315_8574,
@@ -52,21 +53,23 @@ pub const EXP_TABLE: [u64; 32] = [
     0x3fef_a4af_a2a4_90da,
     0x3fef_d076_5b6e_4540,
 ];
-/// 32 / ln 2.
+/// The constant 32 / ln 2, by which glibc's `expf` multiplies its argument.
 pub const EXP_SCALE: f64 = f64::from_bits(0x4047_1547_652b_82fe);
-/// 1.5 · 2^52: adding it to a value leaves the nearest integer in the low bits.
+/// The constant 1.5 · 2^52 of glibc's `expf`: adding it to a value leaves the nearest
+/// integer in the low bits.
 pub const EXP_SHIFT: f64 = f64::from_bits(0x4338_0000_0000_0000);
-/// The polynomial of 2^(r / 32), its highest coefficient first.
+/// The coefficients of the polynomial for 2^(r / 32) in glibc's `expf`, the highest
+/// first.
 pub const EXP_POLY: [f64; 3] = [
     f64::from_bits(0x3ebc_6af8_4b91_2394),
     f64::from_bits(0x3f2e_bfce_50fa_c4f3),
     f64::from_bits(0x3f96_2e42_ff0c_52d6),
 ];
-/// The range that [`expf`] clamps its argument to. Beyond it the result, converted to
-/// f32, is 0 or infinity.
+/// The range that glibc's [`expf`] clamps its argument to. Beyond it the result,
+/// converted to f32, is 0 or infinity.
 pub const EXP_RANGE: [f64; 2] = [-150.0, 100.0];
 
-/// Computes e^x as glibc's `expf` does.
+/// Computes e^x to the bit as glibc's `expf` does.
 pub fn expf(x: f32) -> f32 {
     let [low, high] = EXP_RANGE;
     // `clamp` keeps a NaN.
@@ -80,7 +83,7 @@ pub fn expf(x: f32) -> f32 {
     (y * f64::from_bits(power)) as f32
 }
 
-/// The coefficients of expm1's polynomial, the lowest first.
+/// The coefficients of the polynomial of glibc's `expm1` (e^x - 1), the lowest first.
 pub const EXPM1_POLY: [f32; 5] = [
     f32::from_bits(0xbd08_8889),
     f32::from_bits(0x3ad0_0d01),
@@ -88,22 +91,23 @@ pub const EXPM1_POLY: [f32; 5] = [
     f32::from_bits(0x3686_7e54),
     f32::from_bits(0xb457_edbb),
 ];
-/// The upper part of ln 2.
+/// The upper part of ln 2, for the argument reduction of glibc's `expm1`.
 pub const LN2_HI: f32 = f32::from_bits(0x3f31_7180);
-/// The lower part of ln 2.
+/// The lower part of ln 2, for the argument reduction of glibc's `expm1`.
 pub const LN2_LO: f32 = f32::from_bits(0x3717_f7d1);
-/// 1 / ln 2.
+/// The constant 1 / ln 2, for the argument reduction of glibc's `expm1`.
 pub const INV_LN2: f32 = f32::from_bits(0x3fb8_aa3b);
-/// The limits of expm1's argument reduction, 0.5 ln 2 and 1.5 ln 2. Up to the first,
-/// nothing is subtracted from the argument; up to the second, one ln 2.
+/// The limits of the argument reduction of glibc's `expm1`, 0.5 ln 2 and 1.5 ln 2. Up to
+/// the first, nothing is subtracted from the argument; up to the second, one ln 2.
 pub const EXPM1_NEAR: [f32; 2] = [f32::from_bits(0x3eb1_7218), f32::from_bits(0x3f85_1592)];
-/// The magnitude below which expm1(x) is x: 2^-25.
+/// The magnitude of x below which glibc's expm1(x) is x: 2^-25.
 pub const EXPM1_TINY: f32 = f32::from_bits(0x3300_0000);
 /// The magnitude from which on tanh is 1. Larger arguments are clamped to it before
-/// expm1.
+/// `expm1`, from which glibc computes tanh.
 pub const TANH_MAX: f32 = 22.0;
 
-/// Computes e^x - 1 for the two arguments of [`tanhf`]: 2 <= x <= 44, or -2 < x <= 0.
+/// Computes e^x - 1 as glibc does, for the two ranges of arguments that [`tanhf`] needs:
+/// 2 <= x <= 44, or -2 < x <= 0.
 fn expm1(arg: f32) -> f32 {
     let size = arg.abs();
     if size < EXPM1_TINY {
@@ -138,7 +142,7 @@ fn expm1(arg: f32) -> f32 {
     }
 }
 
-/// Computes tanh x as glibc's `tanhf` does.
+/// Computes tanh x to the bit as glibc's `tanhf` does.
 pub fn tanhf(x: f32) -> f32 {
     // `min` would drop a NaN.
     let a = if x.abs() > TANH_MAX {
@@ -181,7 +185,8 @@ mod tests {
         assert_eq!([tanhf(30.0), tanhf(f32::NEG_INFINITY)], [1.0, -1.0]);
     }
 
-    /// A sample; `cargo xtask math expf tanhf` compares all 2^32 inputs.
+    /// Compares both functions with the platform's on a sample of arguments;
+    /// `cargo xtask math expf tanhf` compares all 2^32 inputs.
     #[cfg(all(target_os = "linux", target_env = "gnu", target_arch = "x86_64"))]
     #[test]
     fn both_equal_the_platforms_functions() {

@@ -1,10 +1,10 @@
-//! The pinned lane's exponential, sigmoid and SiLU.
+//! The exponential, sigmoid and SiLU of the pinned lane (llama.cpp's arithmetic).
 //!
 //! llama.cpp has two functions for e^x. The math library's `expf` ([`glibc::expf`])
-//! computes the sigmoid, the rescaling in attention, and those values of a SiLU row
-//! that follow its whole vectors. ggml's own vector polynomial ([`exp`]) computes the
-//! rest of SiLU and the weights of attention in wide batches. The two profiles differ
-//! in its last steps:
+//! computes the sigmoid, the rescaling in attention, and those values of a SiLU row that
+//! follow its whole vectors. ggml's own vector polynomial ([`exp`]) computes the rest of
+//! SiLU and the weights of attention in wide batches. The two reference profiles (builds
+//! of llama.cpp) differ in its last steps:
 //!
 //! ```text
 //! z = fma(x, log2 e, 1.5 · 2^23);  n = z - 1.5 · 2^23       the integer in z's low bits
@@ -29,11 +29,12 @@ const C3: f32 = f32::from_bits(0x3e2a_af33);
 const C4: f32 = f32::from_bits(0x3d2b_9f17);
 const C5: f32 = f32::from_bits(0x3c07_2010);
 
-/// The constants of [`exp`], for kernels: shift, log2 e, ln 2 in two parts, and the
-/// coefficients c1 to c5.
+/// The constants of ggml's vector exponential ([`exp`]), for kernels: shift, log2 e, ln
+/// 2 in two parts, and the coefficients c1 to c5.
 pub const EXP: [f32; 9] = [SHIFT, LOG2_E, LN2_HI, LN2_LO, C1, C2, C3, C4, C5];
 
-/// Computes e^x as one element of ggml's vector function does.
+/// Computes e^x to the bit as one element of ggml's vector function does, in this
+/// profile (build of llama.cpp).
 pub fn exp(profile: Profile, x: f32) -> f32 {
     let z = x.mul_add(LOG2_E, SHIFT);
     let n = z - SHIFT;
@@ -70,21 +71,25 @@ pub fn exp(profile: Profile, x: f32) -> f32 {
 
 /// Computes `x · 2^n`, rounded once, for an integral n with |n| <= 192, or NaN.
 fn scale(x: f32, n: f32) -> f32 {
-    // Exact in f64, whose exponents are wide enough, so one rounding is left.
+    // The product is exact in f64, whose exponents are wide enough, so one rounding is
+    // left.
     (f64::from(x) * 2f64.powi(n as i32)) as f32
 }
 
-/// Computes `1 / (1 + exp(-x))` with the math library's exp.
+/// Computes the sigmoid `1 / (1 + exp(-x))` as llama.cpp does, with the math library's
+/// exp.
 pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + glibc::expf(-x))
 }
 
-/// Computes SiLU of a value that lies in a whole vector of its row.
+/// Computes SiLU, `x / (1 + exp(-x))`, of an activation that lies in a whole vector of
+/// its row, where llama.cpp uses ggml's exp.
 pub fn silu(profile: Profile, x: f32) -> f32 {
     x / (1.0 + exp(profile, 0.0 - x))
 }
 
-/// Computes SiLU of a value that follows the whole vectors of its row.
+/// Computes SiLU, `x / (1 + exp(-x))`, of an activation that follows the whole vectors
+/// of its row, where llama.cpp uses the math library's exp.
 pub fn silu_rest(x: f32) -> f32 {
     x / (1.0 + glibc::expf(-x))
 }

@@ -1,14 +1,16 @@
-//! The pinned lane: the bits of llama.cpp, for named reference profiles.
+//! The pinned lane: the bits that llama.cpp computes, for named reference profiles
+//! (builds of llama.cpp with their settings).
 //!
-//! Its reference is llama.cpp itself (`crates/muser-reference`, run by `cargo xtask
-//! parity`). The scalar functions of these modules compute the same bits. [`Oracle`]
-//! runs whole models on them, and fast kernels are compared with them where llama.cpp
-//! is not at hand.
+//! The lane's reference is llama.cpp itself (`crates/muser-reference`, run by
+//! `cargo xtask parity`). The scalar functions of these modules compute the same bits.
+//! [`Oracle`] runs whole models on them, and fast kernels are compared with them where
+//! llama.cpp is not at hand.
 //!
 //! There are two profiles. They differ in the vector width, which decides the order of
-//! float sums, and in the last steps of the exponential. The two lanes share the
-//! embedding, the quantised activations ([`crate::project::quantize`]) and the f16
-//! cache, which are not repeated here. Values that are not finite are not covered.
+//! float sums, and in the last steps of the exponential. The two lanes (muser's own
+//! arithmetic, and llama.cpp's) share the embedding, the quantised activations
+//! ([`crate::project::quantize`]) and the f16 K/V cache, which are not repeated here.
+//! Values that are not finite are not covered.
 //!
 //! GCC's contraction is part of the arithmetic: a multiply and an add that are separate
 //! in llama.cpp's source are one fma in its object code. This concerns the tiled
@@ -30,7 +32,8 @@ pub use oracle::Oracle;
 
 use crate::OpError;
 
-/// Checks that the lane covers a head size.
+/// Checks that the pinned lane (llama.cpp's arithmetic) covers an attention head of this
+/// size.
 ///
 /// # Errors
 /// `head_dim` is not a multiple of 8.

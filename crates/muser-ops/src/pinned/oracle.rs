@@ -1,4 +1,5 @@
-//! [`Oracle`]: the scalar functions of the pinned lane as a backend.
+//! [`Oracle`]: the scalar functions of the pinned lane (llama.cpp's arithmetic) as a
+//! backend.
 
 use super::{attention, elementwise, norm, project, rope};
 use crate::oracle::{self, Batch, Buffer, Kv};
@@ -9,21 +10,24 @@ use crate::{
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A slow [`Backend`] made of the pinned lane's scalar functions.
+/// A slow [`Backend`] made of the scalar functions of the pinned lane (llama.cpp's
+/// arithmetic).
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle {
-    /// The profile whose bits it computes.
+    /// The reference profile (the build of llama.cpp) whose bits the backend computes.
     pub profile: Profile,
-    /// The number of threads that llama.cpp would use. From 512 slots on, it cuts the
-    /// slots of a single query into as many parts.
+    /// The number of threads that llama.cpp would use. From 512 slots of the K/V cache
+    /// on, it cuts the slots of a single query into as many parts.
     pub threads: usize,
 }
 
-/// The strict lane's oracle, for the operations that are the same in both lanes.
+/// The oracle backend of the strict lane (muser's own arithmetic), for the operations
+/// that are the same in the pinned lane (llama.cpp's).
 const SHARED: oracle::Oracle = oracle::Oracle;
 
 impl Oracle {
-    /// Refuses a weight whose format the lane does not cover.
+    /// Refuses a weight whose format the pinned lane (llama.cpp's arithmetic) does not
+    /// cover.
     fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
         if project::covers(weight.dtype()) {
             return Ok(());

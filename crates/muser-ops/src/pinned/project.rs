@@ -1,8 +1,9 @@
-//! Products of weights with a batch of vectors, as ggml 0.26.0 computes them on
-//! x86-64 with AVX2 or AVX-512 (crate `llama-cpp-sys-2` 0.1.161).
+//! Products of weights with a batch of vectors in the pinned lane (llama.cpp's
+//! arithmetic), as ggml 0.26.0 computes them on x86-64 with AVX2 or AVX-512 (crate
+//! `llama-cpp-sys-2` 0.1.161).
 //!
-//! A column is one vector of the batch. The format, the number of rows and the number
-//! of columns decide the arithmetic, which is called a route:
+//! A column is one vector of the batch. The weight format, the number of rows of the
+//! matrix and the number of columns decide the arithmetic, which is called a route:
 //!
 //! | weights | columns | route |
 //! |---|---|---|
@@ -19,8 +20,9 @@
 //! among values of the same magnitude. It then negates codes and scale alike, which
 //! moves no bit of a product. Values that are not finite are not covered.
 //!
-//! For each output, over superblocks ascending; S and M are the exact integers of the
-//! strict lane, d and m the factors of the block, y the scale of the activations:
+//! For each output, over superblocks (256 weights) ascending; S and M are the exact
+//! integers of the strict lane (the scaled sum of products and that of minima), d and m
+//! the float factors of the block, y the scale of the activations:
 //!
 //! ```text
 //! Interleaved  acc = fma(S, d · y, acc);  accm = fma(M, m · y, accm)
@@ -34,9 +36,9 @@
 //!              fold (l + 4), (l + 2), (l + 1), then + acc'     (Q6_K: no acc')
 //! ```
 //!
-//! Two of these fma come from GCC's contraction: the product with `y` in the tiled
-//! route and the minimum of Q5_K in the narrow route are separate operations in the
-//! source.
+//! Two of these fma come from GCC's contraction of a multiply and an add: the product
+//! with `y` in the tiled route and the minimum of Q5_K in the narrow route are separate
+//! operations in the source.
 
 use super::dot;
 use crate::project::{dot_quantized, quantize};
@@ -47,26 +49,33 @@ use muser_quant::q6_k::BlockQ6K;
 use muser_quant::q8_k::BlockQ8K;
 use muser_quant::{DType, QK, f16};
 
-/// The arithmetic of a product's outputs in the pinned lane.
+/// A route: the way in which llama.cpp computes the outputs of a product of weights with
+/// activations, which decides their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// Eight interleaved rows, one float chain for each output, a link for each
-    /// superblock.
+    /// The route of eight interleaved rows of weights: one float chain for each output,
+    /// with a link for each superblock (256 weights).
     Interleaved,
-    /// Eight interleaved rows with four columns at once: a link for every 64 codes.
+    /// The route of eight interleaved rows of weights with four columns (vectors of
+    /// activations) at once: a link of the float chain for every 64 codes.
     InterleavedFour,
-    /// Up to seven columns: eight partial sums for each output.
+    /// The route for up to seven columns (vectors of activations): eight partial sums
+    /// for each output.
     Narrow,
-    /// Eight columns and more: tiles, one float chain for each output.
+    /// The route for eight columns (vectors of activations) and more: tiles, with one
+    /// float chain for each output.
     Tiled,
-    /// Float weights: a dot product over several vectors for each output.
+    /// The route of float weights by `vec_dot`: a dot product over several vectors for
+    /// each output.
     Vectors,
-    /// Float weights: one vector of partial sums for each output.
+    /// The route of float weights by tinyBLAS: one vector of partial sums for each
+    /// output.
     TinyBlas,
 }
 
 impl Route {
-    /// The route's name in reports.
+    /// Returns the name, in reports, of the route that a product takes: `interleaved`,
+    /// `narrow`, …
     pub fn name(self) -> &'static str {
         match self {
             Self::Interleaved => "interleaved",
@@ -78,7 +87,8 @@ impl Route {
         }
     }
 
-    /// The function of llama.cpp that takes the route.
+    /// Returns the name of the function of llama.cpp that computes products by this
+    /// route.
     pub fn reference(self) -> &'static str {
         match self {
             Self::Interleaved => "ggml_gemv_q4_K_8x8_q8_K",
@@ -91,10 +101,12 @@ impl Route {
     }
 }
 
-/// The number of columns from which on the tiled route is taken.
+/// The number of columns (vectors of activations in a batch) from which on llama.cpp
+/// computes a product of quantised weights by tiles.
 pub const TILED_FROM: usize = 8;
 
-/// The formats that the pinned lane covers, and how each is computed.
+/// The weight formats that the pinned lane (llama.cpp's arithmetic) covers, and how each
+/// is computed.
 const COVERED: [(DType, Covered); 6] = [
     (DType::Q4K, Covered::FourBits),
     (DType::Q5K, Covered::FiveBits),
@@ -104,7 +116,8 @@ const COVERED: [(DType, Covered); 6] = [
     (DType::F32, Covered::Floats),
 ];
 
-/// How the pinned lane computes a format.
+/// The way in which the pinned lane (llama.cpp's arithmetic) computes products with a
+/// weight format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Covered {
     FourBits,
@@ -113,19 +126,22 @@ enum Covered {
     Floats,
 }
 
-/// How the pinned lane computes `dtype`; `None` if it does not cover the format.
+/// Returns the way in which the pinned lane (llama.cpp's arithmetic) computes products
+/// with the weight format `dtype`; `None` if it does not cover the format.
 fn covered(dtype: DType) -> Option<Covered> {
     let mut found = COVERED.iter().filter(|(of, _)| *of == dtype);
     found.next().map(|(_, covered)| *covered)
 }
 
-/// Whether the pinned lane covers the format `dtype`.
+/// Returns whether the pinned lane (llama.cpp's arithmetic) covers the weight format
+/// `dtype`.
 pub fn covers(dtype: DType) -> bool {
     covered(dtype).is_some()
 }
 
-/// The route of one column of a product of `rows` rows with `columns` columns; `None`
-/// for a format that the lane does not cover.
+/// Returns the route (the way in which llama.cpp computes it) of one column of a product
+/// of `rows` rows of weights with `columns` vectors; `None` for a weight format that the
+/// pinned lane does not cover.
 pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option<Route> {
     let eights = rows.is_multiple_of(8);
     Some(match covered(dtype)? {
@@ -140,8 +156,9 @@ pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option
     })
 }
 
-/// Computes `out[c] = W x[c]` for all columns at once: `x` is `[columns, cols]`, `out`
-/// is `[columns, rows]`.
+/// Computes the products `out[c] = W x[c]` of a weight matrix with all vectors of a
+/// batch at once, in the pinned lane (llama.cpp's arithmetic): `x` is `[columns, cols]`,
+/// `out` is `[columns, rows]`.
 ///
 /// # Panics
 /// If the lane does not cover the format.
@@ -176,7 +193,8 @@ pub fn project(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Computes [`project`] for float weights.
+/// Computes the products of a matrix of float weights with a batch of vectors, as
+/// [`project`] does for other formats.
 fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     let (dtype, rows, cols) = (weight.dtype(), weight.rows(), weight.cols());
     let tiny_blas = dot::is_tiny_blas(rows, x.len() / cols);
@@ -195,31 +213,33 @@ fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// One superblock of a row, unpacked.
+/// One superblock (256 weights) of a row, with codes, scales and minima unpacked to
+/// integers.
 struct Unpacked {
-    /// The codes, their bias not subtracted.
+    /// The superblock's 256 codes (quantised weights), their bias not subtracted.
     codes: [i32; QK],
-    /// The bias to subtract from each code: 32 for Q6_K, else 0.
+    /// The bias to subtract from each code of the superblock: 32 for Q6_K, else 0.
     bias: i32,
-    /// The scale of each 16 codes.
+    /// The superblock's integer scales, one for each 16 codes.
     scales: [i32; QK / 16],
-    /// The minimum of each 32 codes; zeros for Q6_K.
+    /// The superblock's integer minima, one for each 32 codes; zeros for Q6_K.
     mins: [i32; QK / 32],
     d: f32,
     dmin: f32,
 }
 
 impl Unpacked {
-    /// Computes Σ s · (q - bias) · a, exactly.
+    /// Computes the exact scaled sum of a superblock's products with activations, Σ s ·
+    /// (q - bias) · a; s: the scale of a code, q: the code, a: the activation's code.
     fn sum(&self, a: &BlockQ8K) -> i32 {
         (0..QK)
             .map(|i| self.term(a, i, self.codes[i] - self.bias))
             .sum()
     }
 
-    /// Computes partial sum `l` of eight, which together are [`Self::sum`]: the quads
-    /// of codes l, 8 + l, 16 + l, …, minus the bias of other codes, `32 l .. 32 l + 32`.
-    /// llama.cpp sums the bias in that order.
+    /// Computes partial sum `l` of the eight that together are the superblock's
+    /// [`Self::sum`]: the quads of codes l, 8 + l, 16 + l, …, minus the bias of other
+    /// codes, `32 l .. 32 l + 32`. llama.cpp sums the bias in that order.
     fn partial_sum(&self, a: &BlockQ8K, l: usize) -> i32 {
         let quads = (0..QK).filter(|i| i % 32 / 4 == l);
         let codes: i32 = quads.map(|i| self.term(a, i, self.codes[i])).sum();
@@ -229,20 +249,22 @@ impl Unpacked {
         codes - bias
     }
 
-    /// The product of a code with its scale and with activation `i`.
+    /// Returns the product of a superblock's code with its integer scale and with the
+    /// code of activation `i`.
     fn term(&self, a: &BlockQ8K, i: usize, code: i32) -> i32 {
         self.scales[i / 16] * code * i32::from(a.q[i])
     }
 
-    /// Computes [`Self::sum`] over the codes `64 g .. 64 g + 64`, for a format without
-    /// bias.
+    /// Computes a superblock's [`Self::sum`] over one quarter of its codes,
+    /// `64 g .. 64 g + 64`, for a weight format without bias.
     fn quarter_sum(&self, a: &BlockQ8K, g: usize) -> i32 {
         (64 * g..64 * (g + 1))
             .map(|i| self.term(a, i, self.codes[i]))
             .sum()
     }
 
-    /// Computes Σ m · a over the sub-blocks for which `of` is true.
+    /// Computes a superblock's sum of minima, Σ m · a, over the sub-blocks for which
+    /// `of` is true; m: the minimum of a sub-block, a: the codes of its activations.
     fn min(&self, a: &BlockQ8K, of: impl Fn(usize) -> bool) -> i32 {
         let sum = |j: usize| {
             a.q[32 * j..][..32]
@@ -257,7 +279,7 @@ impl Unpacked {
     }
 }
 
-/// Unpacks the superblocks of a Q4_K row.
+/// Unpacks the superblocks of a row of Q4_K weights to integers.
 fn unpack_four(row: &[u8]) -> Vec<Unpacked> {
     let blocks = row.as_chunks().0.iter().map(BlockQ4K::from_bytes);
     let unpacked = blocks.map(|b| {
@@ -267,7 +289,7 @@ fn unpack_four(row: &[u8]) -> Vec<Unpacked> {
     unpacked.collect()
 }
 
-/// Unpacks the superblocks of a Q5_K row.
+/// Unpacks the superblocks of a row of Q5_K weights to integers.
 fn unpack_five(row: &[u8]) -> Vec<Unpacked> {
     let blocks = row.as_chunks().0.iter().map(BlockQ5K::from_bytes);
     let unpacked = blocks.map(|b| {
@@ -277,7 +299,7 @@ fn unpack_five(row: &[u8]) -> Vec<Unpacked> {
     unpacked.collect()
 }
 
-/// Unpacks the superblocks of a Q6_K row.
+/// Unpacks the superblocks of a row of Q6_K weights to integers.
 fn unpack_six(row: &[u8]) -> Vec<Unpacked> {
     let blocks = row.as_chunks().0.iter().map(BlockQ6K::from_bytes);
     let unpacked = blocks.map(|b| Unpacked {
@@ -291,7 +313,8 @@ fn unpack_six(row: &[u8]) -> Vec<Unpacked> {
     unpacked.collect()
 }
 
-/// Makes an unpacked superblock with a scale and a minimum for each 32 codes.
+/// Makes an unpacked superblock (256 weights) with a scale and a minimum for each 32
+/// codes.
 fn with_minima(codes: [i32; QK], (s, m): ([u8; 8], [u8; 8]), d: u16, dmin: u16) -> Unpacked {
     Unpacked {
         codes,
@@ -303,7 +326,8 @@ fn with_minima(codes: [i32; QK], (s, m): ([u8; 8], [u8; 8]), d: u16, dmin: u16) 
     }
 }
 
-/// Computes one output by [`Route::InterleavedFour`].
+/// Computes one output of a product by llama.cpp's route for four columns at once,
+/// [`Route::InterleavedFour`].
 fn by_quarters(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut accm) = (0.0f32, 0.0f32);
     for (w, a) in row.iter().zip(y) {
@@ -315,7 +339,8 @@ fn by_quarters(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     acc - accm
 }
 
-/// Computes one output by [`Route::Tiled`].
+/// Computes one output of a product by llama.cpp's route for eight columns and more,
+/// [`Route::Tiled`].
 fn tiled(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     row.iter().zip(y).fold(0.0, |acc, (w, a)| {
         let mut value = w.d * w.sum(a) as f32;
@@ -326,7 +351,8 @@ fn tiled(row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     })
 }
 
-/// Computes one output by [`Route::Narrow`].
+/// Computes one output of a product by llama.cpp's route for up to seven columns,
+/// [`Route::Narrow`].
 fn narrow(dtype: DType, row: &[Unpacked], y: &[BlockQ8K]) -> f32 {
     let (mut acc, mut low) = ([0.0f32; 8], [0.0f32; 4]);
     for (w, a) in row.iter().zip(y) {

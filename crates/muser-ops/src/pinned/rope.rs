@@ -1,5 +1,5 @@
-//! The pinned lane's rotary encoding: each pair's angle is the one before it times a
-//! constant, and the rotation uses fma.
+//! Rotary position encoding in the pinned lane (llama.cpp's arithmetic): each pair's
+//! angle is the one before it times a constant, and the rotation uses fma.
 //!
 //! ```text
 //! θ_0 = f32(position);  θ_i+1 = θ_i · powf(base, -2 / d)     rounded each time
@@ -8,13 +8,13 @@
 //! x'_2i+1 = fma(x_2i, s, x_2i+1 · c)
 //! ```
 //!
-//! GCC fuses the rotation in whole vectors only, so head sizes that are not a multiple
-//! of 8 are refused.
+//! GCC fuses the rotation in whole vectors only, so attention heads whose size is not a
+//! multiple of 8 are refused.
 
 use crate::{RopeTable, rope::table_of};
 
-/// Computes the cosines and sines of the positions `first .. first + rows`, for heads
-/// of `d` values.
+/// Computes the rotary encoding's cosines and sines as llama.cpp does, for the positions
+/// `first .. first + rows` and heads of `d` values.
 pub fn table(base: f32, d: usize, first: usize, rows: usize) -> RopeTable {
     let step = base.powf(-2.0 / d as f32);
     table_of(d / 2, first, rows, |position, out| {
@@ -26,8 +26,8 @@ pub fn table(base: f32, d: usize, first: usize, rows: usize) -> RopeTable {
     })
 }
 
-/// Rotates every head of the row `x` in place, by the angles in row `row` of the
-/// table.
+/// Applies the rotary encoding as llama.cpp does: rotates every head of the row `x` of
+/// activations in place, by the angles in row `row` of the table.
 pub fn rope(x: &mut [f32], table: &RopeTable, row: usize) {
     let (cos, sin) = table.row(row);
     for head in x.chunks_exact_mut(2 * table.pairs()) {

@@ -1,4 +1,4 @@
-//! [`Profiler`]: the hook that times each operation and counts its traffic.
+//! [`Profiler`]: the hook that times each operation of a backend and counts its traffic.
 
 use super::{Counts, Event, Op, Profiled};
 use crate::hook::{Call, Hook, Hooked};
@@ -7,10 +7,11 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The hook of a [`Profiled`] backend, with the record of its operations.
+/// The hook of a [`Profiled`] backend, which measures its operations, with the record of
+/// those measured.
 ///
-/// The record has one current stage for all callers, so only one forward pass at a time
-/// can be measured.
+/// The record has one current stage (part of the forward pass) for all callers, so only
+/// one forward pass at a time can be measured.
 pub struct Profiler {
     origin: Instant,
     record: Mutex<Record>,
@@ -24,7 +25,7 @@ struct Record {
 
 impl<B: Backend> Profiled<B> {
     /// Wraps a backend so that its operations are measured. Others may go on using the
-    /// backend itself; their operations are not.
+    /// backend itself; their operations are not measured.
     pub fn new(inner: Arc<B>) -> Self {
         let hook = Profiler {
             origin: Instant::now(),
@@ -33,9 +34,10 @@ impl<B: Backend> Profiled<B> {
         Hooked::over(inner, hook)
     }
 
-    /// Removes and returns the events since the last call, in order.
+    /// Removes and returns the records of operations measured since the last call, in
+    /// order.
     pub fn take(&self) -> Vec<Event> {
-        // `drain` keeps the vector's memory, so that measuring the next pass does not
+        // Draining keeps the vector's memory, so that measuring the next pass does not
         // include the page faults of new memory.
         self.hook().record().events.drain(..).collect()
     }
@@ -48,7 +50,8 @@ impl Profiler {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs an operation and, if it succeeds, records it.
+    /// Runs an operation of the backend, measures its time and, if it succeeds, records
+    /// it.
     fn timed<T>(
         &self,
         op: Op,
@@ -132,7 +135,8 @@ impl<B: Backend> Hook<B> for Profiler {
     }
 }
 
-/// Counts what an operation moves and computes.
+/// Counts the bytes that an operation of the backend moves and the arithmetic operations
+/// that it computes.
 fn counts<B: Backend>(b: &B, call: &Call<'_, '_, B>) -> Counts {
     let plan = |batch| b.plan(batch);
     match *call {
@@ -205,8 +209,8 @@ fn counts<B: Backend>(b: &B, call: &Call<'_, '_, B>) -> Counts {
     }
 }
 
-/// Counts attention: it stores K and V of all rows, and reads the positions that are
-/// visible to the rows of the subset.
+/// Counts the bytes and arithmetic operations of attention: it stores K and V of all
+/// rows, and reads the positions that are visible to the rows of the subset.
 fn attention(plan: &Plan, desc: &Attention, subset: Subset) -> Counts {
     let (q, kv) = (desc.heads * desc.head_dim, desc.kv_heads * desc.head_dim);
     let position_bytes = (2 * kv * size_of::<u16>()) as u64;

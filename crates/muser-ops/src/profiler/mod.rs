@@ -1,13 +1,13 @@
 //! The profiler: measures the time, traffic and operation counts of another backend.
 //!
 //! [`Profiled`] is a backend with a [hook](crate::hook) that passes each operation on
-//! unchanged, so its bits are those of the backend inside. It counts compulsory
-//! traffic: each byte of an operand or result once for each operation, whatever caches
-//! and kernels make of it.
+//! unchanged, so its bits are those of the backend inside. The profiler counts
+//! compulsory traffic: each byte of an operand or result once for each operation,
+//! whatever caches and kernels make of it.
 //!
-//! A projection counts as one set and as many dispatches as the set has matrices. Any
-//! other operation counts as one dispatch, except for the transfers `write` and `read`,
-//! which count as none.
+//! A projection counts as one projection set and as many dispatches as the set has
+//! matrices. Any other operation counts as one dispatch, except for the transfers
+//! `write` and `read`, which count as none.
 
 mod hook;
 #[cfg(test)]
@@ -19,10 +19,12 @@ pub use hook::Profiler;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A backend whose operations are measured.
+/// A backend whose operations are measured: their times, bytes and arithmetic
+/// operations.
 pub type Profiled<B> = Hooked<B, Profiler>;
 
-/// An operation of [`Backend`](crate::Backend) that takes time.
+/// The kind of an operation of a [`Backend`](crate::Backend) that takes time, for the
+/// profiler's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the methods")]
 pub enum Op {
@@ -45,7 +47,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The name of the backend's method: `rms_norm`, …
+    /// Returns the name of the backend's method for this operation: `rms_norm`, …
     pub fn name(self) -> &'static str {
         match self {
             Self::Embed => "embed",
@@ -68,21 +70,22 @@ impl Op {
     }
 }
 
-/// Totals of one or several operations.
+/// The bytes moved and the operations computed by one or several operations of a
+/// backend, as totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// The number of calls of the backend.
+    /// The number of calls of the backend's operations.
     pub calls: u64,
-    /// The number of projection sets.
+    /// The number of projections by a set of matrices that multiply the same input.
     pub sets: u64,
-    /// The number of kernel dispatches: one for each matrix of a set, one for any other
-    /// operation.
+    /// The number of kernel dispatches: one for each matrix of a projection set, one for
+    /// any other operation, none for transfers.
     pub dispatches: u64,
     /// The number of bytes of weights read, norm weights included.
     pub weight_bytes: u64,
     /// The number of bytes of K and V that attention reads.
     pub kv_read: u64,
-    /// The number of bytes of K and V stored.
+    /// The number of bytes of K and V that attention stores.
     pub kv_written: u64,
     /// The number of bytes of activations read and written, in f32.
     pub activation_bytes: u64,
@@ -92,7 +95,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts one operation of one dispatch that reads and writes so many values.
+    /// Returns the counts of one operation of one kernel dispatch that reads and writes
+    /// `values` activations.
     fn values(values: usize) -> Self {
         Self {
             calls: 1,
@@ -102,7 +106,7 @@ impl Counts {
         }
     }
 
-    /// Adds `len` norm weights that are read.
+    /// Returns these counts with `len` norm weights that the operation reads as well.
     fn with_vector(self, len: usize) -> Self {
         Self {
             weight_bytes: bytes_of(len),
@@ -110,7 +114,8 @@ impl Counts {
         }
     }
 
-    /// The number of all bytes: weights, K and V, and activations.
+    /// Returns the number of all bytes that the operations move: weights, K and V, and
+    /// activations.
     pub fn bytes(&self) -> u64 {
         self.weight_bytes + self.kv_read + self.kv_written + self.activation_bytes
     }
@@ -129,26 +134,28 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// The number of bytes in so many f32 values.
+/// Returns the number of bytes in `values` f32 values.
 fn bytes_of(values: usize) -> u64 {
     values as u64 * size_of::<f32>() as u64
 }
 
-/// One measured operation.
+/// The profiler's record of one operation of a backend: what it was, when it ran and how
+/// much it moved.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The stage of the forward pass; `None` before the first
-    /// [`mark`](crate::Backend::mark).
+    /// The stage of the forward pass (embedding, attention or FFN of a layer, head) that
+    /// the operation belongs to; `None` before the first [`mark`](crate::Backend::mark).
     pub stage: Option<Stage>,
-    /// The operation.
+    /// The kind of operation that was measured.
     pub op: Op,
-    /// The names of the matrices of a projection, in the set's order, or of the table
-    /// of an embedding; else empty.
+    /// The names of the weight matrices that the operation multiplied with, in the order
+    /// of the projection set, or of an embedding's table; else empty.
     pub matrices: Vec<Arc<str>>,
-    /// The time from the start of the profiler to the start of the operation.
+    /// The time from the start of the profiler to the start of the measured operation.
     pub start: Duration,
-    /// The duration of the operation.
+    /// The time that the measured operation took.
     pub time: Duration,
-    /// The bytes that it moved and the operations that it computed.
+    /// The bytes that the measured operation moved and the arithmetic operations that it
+    /// computed.
     pub counts: Counts,
 }
