@@ -417,7 +417,7 @@ fn reads(dry: &Dry, event: &Event) -> Vec<Read> {
         };
         let (class, traffic) = match (event.op == Op::Embed, layer) {
             (true, _) => (Class::EmbeddingRow, row),
-            // A tied head has the role of the table.
+            // A head tied to the embedding has the role of the embedding table.
             (false, None) => (Class::Head, whole),
             (false, Some(_)) => (Class::of(t.role), whole),
         };

@@ -72,8 +72,9 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Truncates the cached sequence to its first `to` positions and returns `true`.
-    /// Returns `false` and changes nothing if fewer are stored, or if the ring of a
-    /// sliding layer no longer holds the window of a token at position `to`.
+    /// Returns `false` and changes nothing if fewer are stored, or if the ring (the
+    /// last positions) of a layer with a sliding window no longer holds all that a
+    /// token at position `to` attends to.
     pub fn truncate(&mut self, to: usize) -> bool {
         if to > self.len || !self.holds(to) {
             return false;
@@ -153,8 +154,8 @@ pub struct Workspace<B: Backend> {
 /// The activation buffers of one micro-batch (the rows computed at once), each of
 /// `[rows, width]` values.
 pub(crate) struct Buffers<B: Backend> {
-    /// A number that no other set of buffers in this process has; it names the set to a
-    /// recording of the pass.
+    /// A number that no other set of buffers in this process has; a recorded forward
+    /// pass names its buffers by it.
     pub(crate) id: u64,
     rows: usize,
     head_rows: usize,

@@ -9,13 +9,13 @@ pub(crate) struct StepRows {
     pub(crate) step: usize,
     /// How many tokens of the step came in earlier micro-batches.
     pub(crate) done: usize,
-    /// The position in the sequence of the first of the rows.
+    /// The position in the sequence of the first of its rows in the micro-batch.
     pub(crate) first: usize,
     pub(crate) rows: usize,
     /// Number of kept rows: those, at the end of the rows, whose outputs are read.
     pub(crate) keep: usize,
-    /// What becomes of the last row's output. The other kept rows (rows whose outputs
-    /// are read) give logits.
+    /// What becomes of the output of the sequence's last row in the micro-batch. Its
+    /// other kept rows (rows whose outputs are read) give logits.
     pub(crate) last: Output,
 }
 

@@ -325,8 +325,9 @@ impl Norm {
 }
 
 impl Attn {
-    /// Describes plain attention: over all positions, with scores divided by the square
-    /// root of the head's width, and without any of the options.
+    /// Makes the description of plain attention: over all positions, with scores
+    /// divided by the square root of the head's width, without window, cap, sinks,
+    /// rotary encoding, norms, biases and gate.
     pub(crate) fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         Self {
             heads,
@@ -357,7 +358,8 @@ impl Attn {
 }
 
 impl Ffn {
-    /// Describes a dense FFN without biases.
+    /// Makes the description of a dense FFN without biases, with gate and up
+    /// projections apart.
     pub(crate) fn dense(width: usize, glu: Glu) -> Self {
         Self::Dense {
             width,

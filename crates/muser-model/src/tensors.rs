@@ -152,7 +152,8 @@ const TABLE: [(Role, &str, Use); 41] = {
     ]
 };
 
-/// The roles of tensors of the whole model. All others belong to a layer.
+/// The roles of tensors that belong to the whole model, such as the embedding; all
+/// other roles belong to a layer.
 const OF_MODEL: [Role; 7] = [
     Role::Embedding,
     Role::OutputNorm,

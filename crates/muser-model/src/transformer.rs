@@ -7,7 +7,8 @@ use muser_gguf::Gguf;
 use muser_ops::{Attention, Backend, Lane, OpError, Sizes};
 use std::sync::Arc;
 
-/// A model on one backend, its weights checked and bound.
+/// A loaded model: its weights, checked and bound to one backend, and what its forward
+/// pass computes.
 ///
 /// The model is immutable: any number of sequences share it, each with its own
 /// [`Cache`].
