@@ -62,10 +62,11 @@ impl Geometry {
         Self::NAMES.into_iter().rfind(of_arch)
     }
 
-    /// Returns the sizes of a synthetic model by name: `glimmer-30b` (the release),
-    /// `glimmer-nano` (the embedded model) or `glimmer-tiny` (the smallest that has
-    /// whole blocks of every format and both kinds of layers); `llama-8b` (Llama 3's)
-    /// or `llama-tiny`.
+    /// Returns the sizes of a synthetic model by name; `None` for other names:
+    /// `glimmer-30b` (those of the released Muse Glimmer), `glimmer-nano` (those of the
+    /// model in the `muser` binary) or `glimmer-tiny` (the smallest that has whole
+    /// blocks of every format and both kinds of layers); `llama-8b` (Llama 3's) or
+    /// `llama-tiny`.
     pub fn named(name: &str) -> Option<Self> {
         let release = Self {
             name: format!("{name} synthetic"),
