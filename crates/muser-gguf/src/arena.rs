@@ -1,4 +1,5 @@
-//! The shared bytes of a file, and views into them.
+//! Holds the bytes of a GGUF file, mapped or in memory, and hands out views that keep
+//! them alive.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -6,7 +7,7 @@ use std::sync::Arc;
 
 use crate::map::Map;
 
-/// Owner of the bytes of a file.
+/// Owns the bytes of a GGUF file: a memory map, a part of the program, or a vector.
 pub(crate) enum Arena {
     Map(Map),
     Static(&'static [u8]),
@@ -23,7 +24,8 @@ impl Arena {
     }
 }
 
-/// A range of bytes of a shared arena: no copy, no lifetime.
+/// A view of some bytes of a GGUF file, such as one tensor's data: a range of the
+/// shared arena that holds the file, without a copy or a lifetime.
 ///
 /// Cloning copies a pointer and a range; the arena (the memory map) lives as
 /// long as any view into it. The address is aligned to `general.alignment` only
@@ -32,13 +34,14 @@ impl Arena {
 #[derive(Clone)]
 pub struct TensorData {
     arena: Arc<Arena>,
-    /// Lies inside the arena: checked when the view is made, and an arena never
-    /// changes its length.
+    /// The byte range that the view covers. It lies inside the arena (the file's
+    /// bytes): checked when the view is made, and an arena never changes its length.
     range: Range<usize>,
 }
 
 impl TensorData {
-    /// Creates a view of `range`; `None` if the range is not inside the arena.
+    /// Creates a view of the bytes `range` of an arena, which holds a file; `None` if
+    /// the range is not inside it.
     pub(crate) fn new(arena: &Arc<Arena>, range: Range<usize>) -> Option<Self> {
         arena.bytes().get(range.clone())?;
         Some(Self {
@@ -47,7 +50,8 @@ impl TensorData {
         })
     }
 
-    /// Creates a view of bytes that do not come from a file.
+    /// Creates a view that owns its bytes, for tensor data or arrays that do not come
+    /// from a file.
     #[must_use]
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
@@ -57,8 +61,9 @@ impl TensorData {
         }
     }
 
-    /// Returns a part of this view, `range` in bytes from its start; `None` if
-    /// the part reaches beyond this view, even where the arena has more bytes.
+    /// Returns a part of this view of a file's bytes, `range` counted from the view's
+    /// start; `None` if the part reaches beyond the view, even where the file has more
+    /// bytes.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         self.as_ref().get(range.clone())?;
@@ -82,8 +87,7 @@ impl AsRef<[u8]> for TensorData {
     }
 }
 
-/// Prints the position and the length instead of the bytes, which may be
-/// gigabytes.
+/// Prints a view's byte range in the file instead of the bytes, which may be gigabytes.
 impl fmt::Debug for TensorData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TensorData({:?})", self.range)

@@ -1,13 +1,13 @@
-//! Arrays in metadata, and compact storage for hundreds of thousands of
-//! strings.
+//! Holds the arrays of GGUF metadata, among them lists of hundreds of thousands of
+//! strings in compact storage.
 
 use std::fmt;
 
 use crate::value::plain_value;
 use crate::{TensorData, Value, ValueType};
 
-/// An array of elements of one type. Numbers and bools are a view of the file,
-/// strings are [`Strings`], and nested arrays are arrays again.
+/// A metadata array, its elements all of one type. Numbers and bools are a view of the
+/// file, strings are [`Strings`], and nested arrays are arrays again.
 #[derive(Clone, Debug)]
 pub struct Array {
     elem: ValueType,
@@ -16,15 +16,16 @@ pub struct Array {
 
 #[derive(Clone, Debug)]
 enum Items {
-    /// Whole little-endian elements, not aligned. A bool is a byte, 0 or 1.
+    /// Numbers or bools as the file stores them: little-endian, not aligned, a bool as
+    /// a byte of 0 or 1.
     Plain(TensorData),
     Strings(Strings),
     Nested(Vec<Array>),
 }
 
 impl Array {
-    /// Creates an array of numbers or bools from `bytes`, whole elements of
-    /// type `elem`.
+    /// Creates a metadata array of numbers or bools from `bytes`, which hold whole
+    /// little-endian elements of type `elem`.
     pub(crate) fn plain(elem: ValueType, bytes: TensorData) -> Self {
         Self {
             elem,
@@ -32,7 +33,7 @@ impl Array {
         }
     }
 
-    /// Creates an array of strings.
+    /// Creates a metadata array of strings.
     #[must_use]
     pub fn of_strings(strings: Strings) -> Self {
         Self {
@@ -41,7 +42,7 @@ impl Array {
         }
     }
 
-    /// Creates an array of arrays, whose element types may differ.
+    /// Creates a metadata array of arrays, whose element types may differ.
     #[must_use]
     pub fn of_arrays(arrays: Vec<Array>) -> Self {
         Self {
@@ -50,13 +51,13 @@ impl Array {
         }
     }
 
-    /// Returns the type of the elements.
+    /// Returns the type of this metadata array's elements.
     #[must_use]
     pub fn elem(&self) -> ValueType {
         self.elem
     }
 
-    /// Returns the number of elements.
+    /// Returns the number of elements of this metadata array.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.items {
@@ -66,14 +67,14 @@ impl Array {
         }
     }
 
-    /// Returns whether the array has no element.
+    /// Returns whether this metadata array has no element.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the stored bytes of an array of numbers or bools, little-endian;
-    /// `None` for other arrays.
+    /// Returns the stored bytes of a metadata array of numbers or bools, little-endian;
+    /// `None` for arrays of strings or arrays.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.items {
@@ -82,7 +83,8 @@ impl Array {
         }
     }
 
-    /// Returns the elements of an array of strings; `None` for other arrays.
+    /// Returns the elements of a metadata array of strings; `None` for arrays of
+    /// another element type.
     #[must_use]
     pub fn strings(&self) -> Option<&Strings> {
         match &self.items {
@@ -91,7 +93,8 @@ impl Array {
         }
     }
 
-    /// Returns the elements of an array of arrays; `None` for other arrays.
+    /// Returns the elements of a metadata array of arrays; `None` for arrays of another
+    /// element type.
     #[must_use]
     pub fn arrays(&self) -> Option<&[Array]> {
         match &self.items {
@@ -100,7 +103,8 @@ impl Array {
         }
     }
 
-    /// Returns a copy of element `i` as a value; `None` beyond the end.
+    /// Returns a copy of element `i` of this array as a metadata value; `None` beyond
+    /// the end.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<Value> {
         let bytes = match &self.items {
@@ -113,18 +117,19 @@ impl Array {
         plain_value(self.elem, bytes.get(start..start.checked_add(size)?)?)
     }
 
-    /// Iterates over copies of the elements as values, in order.
+    /// Iterates over copies of this array's elements as metadata values, in order.
     pub fn iter(&self) -> impl Iterator<Item = Value> + '_ {
         (0..self.len()).map_while(|i| self.get(i))
     }
 
-    /// Counts this array and all arrays nested in it.
+    /// Counts this metadata array and all arrays nested in it.
     pub(crate) fn count(&self) -> u64 {
         let inner = self.arrays().unwrap_or_default().iter();
         inner.map(Self::count).sum::<u64>().saturating_add(1)
     }
 
-    /// Returns the depth of nesting: 1 for an array without arrays in it.
+    /// Returns how deep arrays are nested in this metadata array: 1 for an array
+    /// without arrays in it.
     pub(crate) fn depth(&self) -> u32 {
         let inner = self.arrays().unwrap_or_default().iter().map(Self::depth);
         inner.max().unwrap_or(0).saturating_add(1)
@@ -160,7 +165,8 @@ impl fmt::Display for Array {
     }
 }
 
-/// Many strings in two allocations: their text end to end, and where each ends.
+/// A metadata array's strings in two allocations: their text end to end, and the byte
+/// offset where each ends.
 ///
 /// A vocabulary of 202,048 tokens costs no allocation a token. The text is a
 /// copy, not a view of the file: it stays valid UTF-8 whatever becomes of the
@@ -172,27 +178,27 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Creates the strings whose texts follow one another in `text` and end at
-    /// the byte offsets `ends`; `None` unless the ends ascend and lie on
-    /// character boundaries.
+    /// Creates a list of strings whose texts follow one another in `text` and end at
+    /// the byte offsets `ends`; `None` unless the ends ascend to the text's length and
+    /// lie on character boundaries.
     pub(crate) fn new(text: String, ends: Vec<usize>) -> Option<Self> {
         let sound = ends.is_sorted() && ends.iter().all(|&end| text.is_char_boundary(end));
         (sound && ends.last().copied().unwrap_or(0) == text.len()).then_some(Self { text, ends })
     }
 
-    /// Returns the number of strings.
+    /// Returns the number of strings in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Returns whether there are no strings.
+    /// Returns whether the list has no strings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Returns string `i`; `None` beyond the end.
+    /// Returns string `i` of the list; `None` beyond the end.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<&str> {
         let end = *self.ends.get(i)?;
@@ -203,7 +209,7 @@ impl Strings {
         self.text.get(start..end)
     }
 
-    /// Iterates over the strings in order.
+    /// Iterates over the strings of the list in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> + '_ {
         (0..self.len()).map(|i| self.get(i).unwrap_or_default())
     }

@@ -1,4 +1,4 @@
-//! Reads the fields of a header. Compares every length with the bytes that are
+//! Reads the fields of a GGUF header. Compares every length with the bytes that are
 //! left, here and nowhere else, and reports faults with their byte offset.
 
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::arena::Arena;
 use crate::{Error, Fault, MAX_HEADER_BYTES, Place};
 
-/// A fault with the byte offset where it was found.
+/// A fault of a GGUF header, with the byte offset in the file where it was found.
 pub(crate) struct Flaw {
     pub(crate) offset: u64,
     pub(crate) fault: Fault,
@@ -19,11 +19,11 @@ impl Flaw {
     }
 }
 
-/// A position in the arena, never beyond its end.
+/// A reading position in the bytes of a GGUF file, never beyond their end.
 pub(crate) struct Cursor<'a> {
     pub(crate) arena: &'a Arc<Arena>,
     pub(crate) pos: usize,
-    /// Number of arrays found so far, nested ones included.
+    /// Number of metadata arrays read so far, nested ones included.
     pub(crate) arrays: u64,
 }
 
@@ -55,8 +55,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Returns the range of the next `need` bytes without moving the cursor.
-    /// The range lies inside the file and below the limit for headers.
+    /// Returns the range of the next `need` bytes of the file without moving the
+    /// cursor. The range lies inside the file and below [`MAX_HEADER_BYTES`].
     pub(crate) fn ahead(&self, need: u64, part: &'static str) -> Result<Range<usize>, Flaw> {
         let left = self.left();
         if need > left {
@@ -88,8 +88,8 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads `len` bytes of text. Copies them before validating: another
-    /// process could change the file afterwards, but not the copy.
+    /// Reads `len` bytes of the file as UTF-8 text. Copies them before validating:
+    /// another process could change the file afterwards, but not the copy.
     pub(crate) fn text(&mut self, len: u64, part: &'static str) -> Result<String, Flaw> {
         let offset = self.offset();
         let bytes = self.take(len, part)?.to_vec();

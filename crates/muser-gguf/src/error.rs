@@ -1,5 +1,5 @@
-//! Errors of reading and writing. Each names the key or tensor and its byte
-//! offset, and says what was expected and what was found.
+//! Defines the errors of reading and writing GGUF files. Each names the key or tensor
+//! and its byte offset, and says what was expected and what was found.
 
 use std::fmt;
 use std::io;
@@ -7,68 +7,73 @@ use std::path::PathBuf;
 
 use crate::{GgmlType, MAX_DIMS, MAX_HEADER_BYTES, MAX_KEY_BYTES, MAX_NESTING, ValueType};
 
-/// An error of reading a file, of a lookup in it, or of writing one.
+/// An error of reading a GGUF file, of looking up a key or tensor in it, or of writing
+/// one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file could not be opened or mapped.
+    /// The GGUF file could not be opened or mapped.
     #[error("{}: {source}", path.display())]
     Open {
-        /// The path as given.
+        /// The path of the file, as the caller gave it.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The operating system's error of opening or mapping the file.
         source: io::Error,
     },
-    /// The file is not well-formed, or the writer was asked for one that is not.
+    /// The GGUF file is not well-formed, or the writer was asked for one that is not.
     #[error(transparent)]
     Refused(#[from] Box<Refusal>),
-    /// A key that the caller needs is absent.
+    /// A metadata key that the caller needs is absent from the file.
     #[error("metadata key {key:?}: expected {expected}, found no such key")]
     MissingKey {
-        /// The key that was looked up.
+        /// The metadata key that was looked up.
         key: String,
-        /// The type that was requested.
+        /// The type in which the caller asked for the key's value.
         expected: &'static str,
     },
-    /// A key has another type than requested, or a value that does not fit the
-    /// requested type.
+    /// A metadata key has another type than the caller asked for, or a value that does
+    /// not fit that type.
     #[error("metadata key {key:?} at byte {offset}: expected {expected}, found {found}")]
     WrongType {
-        /// The key asked for.
+        /// The metadata key that was looked up.
         key: String,
-        /// Byte offset of the key in the file.
+        /// Byte offset of the metadata key in the file.
         offset: u64,
-        /// The type asked for.
+        /// The type in which the caller asked for the key's value.
         expected: &'static str,
-        /// The type in the file, with the value if the value is what does not
-        /// fit.
+        /// The type of the key's value in the file, followed by the value itself where
+        /// only the value does not fit.
         found: String,
     },
-    /// A tensor that the caller needs is absent.
+    /// A tensor that the caller needs is absent from the file.
     #[error("tensor {name:?}: found no such tensor")]
     MissingTensor {
-        /// The name that was looked up.
+        /// The tensor name that was looked up.
         name: String,
     },
-    /// Tensor data was written in another order than declared.
+    /// The writer was given tensor data in another order than the tensors were declared
+    /// in.
     #[error("tensor data: expected {}, found {}", wanted(expected), wanted(found))]
     DataOrder {
-        /// The tensor whose data comes next; `None` after the last one.
+        /// The name of the tensor whose data has to be written next; `None` after the
+        /// last one.
         expected: Option<String>,
-        /// The tensor whose data was written instead; `None` if the file was
+        /// The name of the tensor whose data was given instead; `None` if the file was
         /// finished.
         found: Option<String>,
     },
-    /// Tensor data is shorter or longer than declared.
+    /// The writer was given fewer or more bytes of tensor data than the tensor's
+    /// declared shape and type take.
     #[error("tensor {name:?}: expected {expected} bytes of data, found {found}")]
     DataLength {
-        /// The tensor's name.
+        /// The name of the tensor whose data has the wrong length.
         name: String,
-        /// Number of bytes of the declared shape and type.
+        /// Number of bytes that the tensor's declared shape and type take.
         expected: u64,
-        /// Number of bytes written, those of the refused call included.
+        /// Number of bytes given for the tensor so far, those of the refused call
+        /// included.
         found: u64,
     },
-    /// Writing to the output failed.
+    /// Writing the GGUF file to the output failed.
     #[error("writing GGUF: {0}")]
     Write(#[from] io::Error),
 }
@@ -78,15 +83,15 @@ fn wanted(name: &Option<String>) -> String {
         .map_or_else(|| "the end".to_owned(), |name| format!("tensor {name:?}"))
 }
 
-/// A malformed file: the place and the fault.
+/// Says why a GGUF file is malformed: the place in it and the fault found there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The part of the file that is malformed.
+    /// The part of the GGUF file that is malformed: its header, a key or a tensor.
     pub place: Place,
-    /// Byte offset in the file where the fault was found; `None` from the
-    /// writer.
+    /// Byte offset in the GGUF file where the fault was found; `None` if the writer
+    /// found it.
     pub offset: Option<u64>,
-    /// What was expected and what was found.
+    /// The fault of the GGUF file: what was expected and what was found.
     pub fault: Fault,
 }
 
@@ -102,23 +107,24 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The part of a file that a [`Refusal`] is about.
+/// The part of a GGUF file that is malformed, as a [`Refusal`] names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Magic, version and counts.
+    /// The start of the GGUF file: magic, version, and the counts of tensors and keys.
     Header,
-    /// A metadata key, by number until its name is read.
+    /// A metadata key, known by its number in the file until its name is read.
     Key {
-        /// Its number in the file, from 0.
+        /// The number of the metadata key in the file, from 0.
         index: u64,
-        /// Its name, once read.
+        /// The name of the metadata key; `None` while it is not read.
         name: Option<String>,
     },
-    /// A tensor of the directory, by number until its name is read.
+    /// A tensor of the file's tensor directory, known by its number until its name is
+    /// read.
     Tensor {
-        /// Its number in the file, from 0.
+        /// The number of the tensor in the tensor directory, from 0.
         index: u64,
-        /// Its name, once read.
+        /// The name of the tensor; `None` while it is not read.
         name: Option<String>,
     },
 }
@@ -137,8 +143,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// Displays a name from a file, escaped and truncated: a key may have 64 KiB,
-/// which would flood a terminal.
+/// Displays a key or tensor name from a file, escaped and truncated: a key may have 64
+/// KiB, which would flood a terminal.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -151,7 +157,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// What is wrong at a [`Place`].
+/// What is wrong with a GGUF file at a [`Place`] (its header, a key or a tensor).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(
     missing_docs,
@@ -255,7 +261,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Converts the fault at a place to an error.
+    /// Makes the error for this fault of a GGUF file, found at `place` and, if the
+    /// reader found it, at a byte offset.
     pub(crate) fn at(self, place: Place, offset: Option<u64>) -> Error {
         Error::Refused(Box::new(Refusal {
             place,

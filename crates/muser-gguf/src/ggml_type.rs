@@ -1,12 +1,14 @@
-//! The tensor types of ggml 0.26: id, name, block size.
+//! Lists the tensor types of ggml 0.26, each with its number in a GGUF file, its name
+//! and its block size.
 
 use std::fmt;
 
-/// Defines [`GgmlType`] from one row for each type: id in the file, elements in
-/// a block, bytes in a block.
+/// Defines [`GgmlType`] from one row for each tensor type: number in the file, elements
+/// in a block, bytes in a block.
 macro_rules! ggml_types {
     ($($name:ident = $id:literal, $elements:literal, $bytes:literal;)*) => {
-        /// The storage type of a tensor, with ggml's name and number.
+        /// The type in which a tensor's elements are stored, such as `F16` or `Q4_K`,
+        /// with ggml's name and number.
         ///
         /// A row of a tensor is stored as whole blocks of
         /// [`block_elements`](Self::block_elements) elements; each block takes
@@ -18,30 +20,30 @@ macro_rules! ggml_types {
         pub enum GgmlType { $($name = $id,)* }
 
         impl GgmlType {
-            /// All types, in the order of their ids.
+            /// All tensor types, in the order of their numbers in a GGUF file.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Returns the type with this number in a file; `None` for a number
-            /// that ggml does not use.
+            /// Returns the tensor type with this number in a GGUF file; `None` for a
+            /// number that ggml does not use.
             #[must_use]
             pub const fn from_id(id: u32) -> Option<Self> {
                 match id { $($id => Some(Self::$name),)* _ => None }
             }
 
-            /// Returns ggml's name of the type, such as `Q4_K`.
+            /// Returns ggml's name of the tensor type, such as `Q4_K`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// Returns the number of elements in a block: 1 for types that are
-            /// not quantised.
+            /// Returns the number of elements in a block of this tensor type: 1 for
+            /// types that are not quantised.
             #[must_use]
             pub const fn block_elements(self) -> u64 {
                 match self { $(Self::$name => $elements,)* }
             }
 
-            /// Returns the number of bytes of a block.
+            /// Returns the number of bytes of a block of this tensor type.
             #[must_use]
             pub const fn block_bytes(self) -> u64 {
                 match self { $(Self::$name => $bytes,)* }
@@ -89,14 +91,15 @@ ggml_types! {
 }
 
 impl GgmlType {
-    /// Returns the number of the type in a file.
+    /// Returns the number that stands for this tensor type in a GGUF file.
     #[must_use]
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// Returns the name of a type that ggml has removed, by its number. ggml no
-    /// longer defines the layout of such tensors.
+    /// Returns the name of a tensor type that ggml has removed, by its number in a GGUF
+    /// file; `None` for other numbers. ggml no longer defines the layout of such
+    /// tensors.
     #[must_use]
     pub const fn removed_name(id: u32) -> Option<&'static str> {
         Some(match id {
@@ -112,8 +115,9 @@ impl GgmlType {
         })
     }
 
-    /// Returns the number of bytes of `elements` elements in a row; `None` if
-    /// they are not a whole number of blocks or the bytes do not fit 64 bits.
+    /// Returns the number of bytes that `elements` elements of a row take in this
+    /// tensor type; `None` if they are not a whole number of blocks or the bytes do not
+    /// fit 64 bits.
     #[must_use]
     pub const fn row_bytes(self, elements: u64) -> Option<u64> {
         if !elements.is_multiple_of(self.block_elements()) {
@@ -144,7 +148,8 @@ mod tests {
         assert_eq!(GgmlType::ALL.len(), 35);
     }
 
-    /// Adds up the fields of each K-quant's block.
+    /// Checks that the block size of K-quant types is the sum of the sizes of a block's
+    /// fields.
     #[test]
     fn block_bytes_are_the_sum_of_the_fields() {
         let (f16, scales) = (2, 12);

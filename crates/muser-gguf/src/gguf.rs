@@ -1,4 +1,5 @@
-//! An open GGUF file.
+//! Opens GGUF files and gives access to their metadata, tensor directory and tensor
+//! data.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,7 +12,8 @@ use crate::arena::Arena;
 use crate::map::Map;
 use crate::{Error, Metadata, TensorData, TensorInfo, read};
 
-/// An open GGUF file: its parsed header, and the arena that holds the weights.
+/// An open GGUF file: its parsed header, and the mapped or owned bytes that hold the
+/// weights.
 ///
 /// Cloning copies a pointer. Nothing here is mutable, so threads share it freely.
 #[derive(Clone)]
@@ -28,8 +30,8 @@ struct Inner {
 }
 
 impl Gguf {
-    /// Opens a file through a read-only memory map. Reads the header only:
-    /// opening 16 GB takes as few milliseconds as 16 MB.
+    /// Opens a GGUF file through a read-only memory map. Reads the header only: opening
+    /// 16 GB takes as few milliseconds as 16 MB.
     ///
     /// No other process may change or truncate the file while it is open (see
     /// SECURITY.md: a truncated map raises SIGBUS).
@@ -46,7 +48,7 @@ impl Gguf {
         Self::parse(arena)
     }
 
-    /// Parses a file that is part of the program, for example from
+    /// Parses a GGUF file that is part of the program, for example from
     /// `include_bytes!`.
     ///
     /// # Errors
@@ -55,7 +57,7 @@ impl Gguf {
         Self::parse(Arena::Static(bytes))
     }
 
-    /// Parses a file held in memory.
+    /// Parses a GGUF file held in memory.
     ///
     /// # Errors
     /// The file is not well-formed.
@@ -77,7 +79,7 @@ impl Gguf {
         })))
     }
 
-    /// Returns the version of the format: 2 or 3.
+    /// Returns the file's version of the GGUF format: 2 or 3.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.0.version
@@ -90,44 +92,45 @@ impl Gguf {
         self.0.alignment
     }
 
-    /// Returns the bytes of the whole file, for hashing it.
+    /// Returns the bytes of the whole GGUF file, for hashing it.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.0.arena.bytes()
     }
 
-    /// Returns the length of the whole file in bytes.
+    /// Returns the length of the whole GGUF file in bytes.
     #[must_use]
     pub fn file_len(&self) -> u64 {
         self.0.arena.bytes().len() as u64
     }
 
-    /// Returns the byte offset in the file where tensor data begins; without
-    /// tensors, where the header ends.
+    /// Returns the byte offset in the GGUF file where tensor data begins; in a file
+    /// without tensors, where the header ends.
     #[must_use]
     pub fn data_offset(&self) -> u64 {
         self.0.data_offset
     }
 
-    /// Returns the metadata.
+    /// Returns the metadata of the GGUF file: its keys and values.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.0.metadata
     }
 
-    /// Returns the tensors in file order.
+    /// Returns the file's tensor directory, in file order.
     #[must_use]
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.0.tensors
     }
 
-    /// Returns the tensor of this name.
+    /// Returns the entry of the tensor directory with this name; `None` if the file has
+    /// no such tensor.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.0.tensors.get(*self.0.index.get(name)?)
     }
 
-    /// Returns a view of the bytes of a tensor of this file; nothing is copied.
+    /// Returns a view of a tensor's data in this file; nothing is copied.
     ///
     /// # Panics
     /// If `info` describes bytes outside the file, as no tensor of
@@ -138,8 +141,7 @@ impl Gguf {
             .expect("the parser put every tensor of this file inside it; this one is of another")
     }
 
-    /// Returns a view of the bytes of the tensor of this name; nothing is
-    /// copied.
+    /// Returns a view of the data of the tensor with this name; nothing is copied.
     ///
     /// # Errors
     /// The file has no tensor of this name.
@@ -169,8 +171,8 @@ impl fmt::Debug for Gguf {
     }
 }
 
-/// Maps a regular file. Checks the kind of file before opening it: opening a
-/// pipe would block.
+/// Maps a regular file into memory. Checks the kind of file before opening it: opening
+/// a pipe would block.
 fn map(path: &Path) -> io::Result<Arena> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(

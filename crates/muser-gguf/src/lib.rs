@@ -85,31 +85,31 @@ pub use tensor::TensorInfo;
 pub use value::{Value, ValueType};
 pub use write::{DataWriter, Writer};
 
-/// Maximum size of the header (metadata and tensor directory) in bytes: 256
-/// MiB. A vocabulary of 202,048 tokens with its merges takes about 10 MB.
+/// Maximum size of a GGUF header (metadata and tensor directory) in bytes: 256 MiB. A
+/// vocabulary of 202,048 tokens with its merges takes about 10 MB.
 pub const MAX_HEADER_BYTES: u64 = 256 << 20;
 
-/// Maximum length of a metadata key in bytes, set by the format.
+/// Maximum length of a metadata key in bytes, set by the GGUF format.
 pub const MAX_KEY_BYTES: u64 = 65_535;
 
 /// Maximum length of a tensor name in bytes: ggml's limit of 64 without the
 /// terminator.
 pub const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
-/// Maximum number of metadata keys; typical files have about 50.
+/// Maximum number of metadata keys in a file; typical files have about 50.
 pub const MAX_KEYS: u64 = 1 << 16;
 
-/// Maximum number of tensors; a file with a tensor for each of 128 experts in
-/// 60 layers has 23,000.
+/// Maximum number of tensors in a GGUF file; one with a tensor for each of 128 experts
+/// in 60 layers has 23,000.
 pub const MAX_TENSORS: u64 = 1 << 18;
 
-/// Maximum number of metadata arrays, nested ones included.
+/// Maximum number of metadata arrays in a file, nested ones included.
 pub const MAX_ARRAYS: u64 = 1 << 20;
 
 /// Maximum number of dimensions of a tensor.
 pub const MAX_DIMS: u32 = 4;
 
-/// Maximum depth of nested arrays; an array without arrays in it has depth 1.
+/// Maximum depth of nested metadata arrays; an array without arrays in it has depth 1.
 /// ggml itself reads no nested arrays.
 pub const MAX_NESTING: u32 = 4;
 

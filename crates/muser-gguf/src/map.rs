@@ -1,4 +1,4 @@
-//! The read-only map of a file: the one place of this crate with `unsafe`.
+//! Maps a GGUF file into memory, read-only: the one place of this crate with `unsafe`.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use memmap2::Mmap;
 pub(crate) struct Map(Mmap);
 
 impl Map {
-    /// Maps the whole of `file`. The map stays valid when `file` is closed.
+    /// Maps the whole of `file` into memory. The map stays valid when `file` is closed.
     pub(crate) fn new(file: &File) -> io::Result<Self> {
         // SAFETY: the mapping is private and read-only, so this process cannot
         // write through it, and `Mmap` unmaps it only when dropped, which the

@@ -1,26 +1,26 @@
-//! The metadata of a file: keys in file order, and typed getters.
+//! Holds the metadata of a GGUF file: keys in file order, and typed getters.
 
 use std::collections::HashMap;
 
 use crate::{Array, Error, Strings, Value};
 
-/// One key with its value.
+/// One metadata key of a GGUF file, with its value and place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key, unique in the file.
+    /// The metadata key's name, such as `general.name`, unique in the file.
     pub key: String,
-    /// Its value.
+    /// The value of the metadata key.
     pub value: Value,
-    /// Byte offset of the key in the file.
+    /// Byte offset of the metadata key in the file.
     pub offset: u64,
 }
 
-/// The metadata of a file, in file order.
+/// The metadata of a GGUF file: its keys with their values, in file order.
 ///
-/// Each typed getter has an `opt_` form that gives `None` for an absent key;
-/// a key of another type is an error in both, which names the key, its byte
-/// offset, the type expected and the one found. Where an integer is asked for,
-/// any integer type serves whose value fits.
+/// Each getter by type, such as `u32`, has an `opt_` form that gives `None` for an
+/// absent key; a key of another type is an error in both, which names the key, its byte
+/// offset, the type expected and the one found. Where an integer is asked for, any
+/// integer type serves whose value fits.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     entries: Vec<Entry>,
@@ -28,44 +28,45 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Adds a key that does not exist yet.
+    /// Adds a metadata key that does not exist yet, found at byte `offset` of the file.
     pub(crate) fn insert(&mut self, key: String, value: Value, offset: u64) {
         self.index.insert(key.clone(), self.entries.len());
         self.entries.push(Entry { key, value, offset });
     }
 
-    /// Returns the number of keys.
+    /// Returns the number of metadata keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns whether there are no keys.
+    /// Returns whether the file has no metadata keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Iterates over the keys with their values and byte offsets, in file
+    /// Iterates over the metadata keys with their values and byte offsets, in file
     /// order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Entry> + '_ {
         self.entries.iter()
     }
 
-    /// Returns the entry of a key.
+    /// Returns a metadata key with its value and byte offset; `None` if the file has no
+    /// such key.
     #[must_use]
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries.get(*self.index.get(key)?)
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a metadata key; `None` if the file has no such key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         Some(&self.entry(key)?.value)
     }
 
-    /// Creates the error for a key whose value has the right type but cannot be
-    /// used by the caller; `found` describes the value.
+    /// Creates the error for a metadata key whose value has the right type but cannot
+    /// be used by the caller; `found` describes the value.
     #[must_use]
     pub fn unexpected(&self, key: &str, expected: &'static str, found: String) -> Error {
         match self.entry(key) {
@@ -82,8 +83,9 @@ impl Metadata {
         }
     }
 
-    /// Converts the value of `key`. If it does not fit, `convert` returns a
-    /// description of what was found instead.
+    /// Converts the value of the metadata key `key`; `None` if there is no such key. If
+    /// the value does not fit, `convert` returns a description of what was found
+    /// instead.
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -106,7 +108,8 @@ impl Metadata {
     }
 }
 
-/// Describes a value for a message: its type, and its number if it is one.
+/// Describes a metadata value for an error message: its type, and the value too if it
+/// is a number or bool.
 fn describe(value: &Value) -> String {
     match value {
         Value::String(_) => "string".to_owned(),
@@ -144,7 +147,7 @@ fn strings(value: &Value) -> Result<&Strings, String> {
     strings.ok_or_else(|| describe(value))
 }
 
-/// Converts every element of an array; the error names the first one that does
+/// Converts every element of a metadata array; the error names the first one that does
 /// not fit.
 fn elements<T>(
     value: &Value,
@@ -156,7 +159,8 @@ fn elements<T>(
     array(value)?.iter().enumerate().map(element).collect()
 }
 
-/// Defines a typed getter and its `opt_` form.
+/// Defines a getter of metadata values of one type, and its `opt_` form for keys that
+/// may be absent.
 macro_rules! getters {
     ($($name:ident, $opt:ident, $ty:ty, $expected:literal, $convert:expr;)*) => {
         impl Metadata {$(

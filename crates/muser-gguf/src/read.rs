@@ -1,7 +1,7 @@
-//! The parser: safe code over `&[u8]`.
+//! Parses the header of a GGUF file, in safe code over `&[u8]`.
 //!
-//! A [`Cursor`] reads fields and reports a [`Flaw`]; the functions here add the
-//! key or tensor that it belongs to.
+//! A [`Cursor`] reads the header's fields and reports a [`Flaw`], a fault with its byte
+//! offset; the functions here add the key or tensor that it belongs to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use crate::{
     ValueType,
 };
 
-/// Smallest size in bytes of a key with its value: length, one byte of name,
+/// Smallest size in bytes of a metadata key with its value: length, one byte of name,
 /// type, one byte of value.
 const MIN_KEY_BYTES: u64 = 8 + 1 + 4 + 1;
-/// Smallest size in bytes of a tensor's entry: name length, one byte of name,
-/// number of dimensions, one dimension, type, offset.
+/// Smallest size in bytes of an entry of the tensor directory: name length, one byte of
+/// name, number of dimensions, one dimension, type, offset.
 const MIN_TENSOR_BYTES: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// The checked contents of a header.
+/// The checked contents of a GGUF header: version, metadata and tensor directory.
 pub(crate) struct Parsed {
     pub(crate) version: u32,
     pub(crate) alignment: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Parsed {
     pub(crate) index: HashMap<String, usize>,
 }
 
-/// Parses the arena's bytes as a GGUF file.
+/// Parses the bytes of `arena` as a GGUF file and checks its whole header.
 pub(crate) fn parse(arena: &Arc<Arena>) -> Result<Parsed, Error> {
     let mut cursor = Cursor::new(arena);
     let header = cursor.header().map_err(|flaw| flaw.at(Place::Header))?;
@@ -60,13 +60,14 @@ struct Header {
     n_keys: u64,
 }
 
-/// The tensors read so far. `place_data` turns their offsets, relative to the
-/// data section, into offsets in the file.
+/// The entries of the tensor directory read so far. `place_data` turns their offsets,
+/// relative to the data section, into offsets in the file.
 #[derive(Default)]
 struct Directory {
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
-    /// Byte offset of each tensor's offset field, for messages.
+    /// Byte offset in the file of each entry's field for its data's offset, for error
+    /// messages.
     offset_fields: Vec<u64>,
 }
 
@@ -113,7 +114,8 @@ impl Cursor<'_> {
     }
 
     fn metadata(&mut self, n_keys: u64) -> Result<Metadata, Error> {
-        // Grows key by key: a count that could fit the file may still be false.
+        // The metadata grows key by key: a count that could fit the file may still be
+        // false.
         let mut metadata = Metadata::default();
         for index in 0..n_keys {
             let offset = self.offset();
@@ -170,7 +172,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Counts arrays against their limit before they are read: each takes
+    /// Counts `n` metadata arrays against their limit before they are read: each takes
     /// several times its bytes in memory.
     fn announce_arrays(&mut self, n: u64) -> Result<(), Flaw> {
         // No overflow: at most one array for each 12 bytes of the file.
@@ -178,8 +180,8 @@ impl Cursor<'_> {
         check_limit("arrays", MAX_ARRAYS, self.arrays).map_err(|fault| self.flaw(fault))
     }
 
-    /// Reads an array at this depth of nesting. `MAX_NESTING` bounds the
-    /// recursion.
+    /// Reads a metadata array that is nested `depth` deep, from 1. `MAX_NESTING` bounds
+    /// the recursion.
     fn array(&mut self, depth: u32) -> Result<Array, Flaw> {
         if depth > MAX_NESTING {
             return Err(self.flaw(Fault::Nesting));
@@ -214,8 +216,8 @@ impl Cursor<'_> {
         }
     }
 
-    /// Reads `n` strings; the caller has checked that `n` length fields fit the
-    /// header.
+    /// Reads the `n` strings of a metadata array; the caller has checked that `n`
+    /// length fields fit the header.
     ///
     /// Validates the text of all strings at once, which is several times faster
     /// than a call for each token of three bytes. The ends must then be
@@ -235,7 +237,8 @@ impl Cursor<'_> {
         strings.ok_or_else(|| self.invalid_string(start, n))
     }
 
-    /// Finds the invalid one of the `n` strings from `start` on.
+    /// Returns the fault of the first string that is not UTF-8, of the `n` strings from
+    /// byte `start` on.
     fn invalid_string(&mut self, start: usize, n: u64) -> Flaw {
         self.pos = start;
         for _ in 0..n {
@@ -321,7 +324,7 @@ struct Shape {
     byte_len: u64,
 }
 
-/// Checks a count against one of this crate's limits.
+/// Checks that a count in a file is at most `most`, one of this crate's limits.
 pub(crate) fn check_limit(what: &'static str, most: u64, found: u64) -> Result<(), Fault> {
     if found > most {
         return Err(Fault::Limit { what, most, found });
@@ -329,7 +332,7 @@ pub(crate) fn check_limit(what: &'static str, most: u64, found: u64) -> Result<(
     Ok(())
 }
 
-/// Checks the length of a key before the key is read.
+/// Checks the length in bytes of a metadata key before the key is read.
 pub(crate) fn check_key_length(len: u64) -> Result<(), Fault> {
     if len == 0 || len > MAX_KEY_BYTES {
         return Err(Fault::KeyLength { found: len });
@@ -350,8 +353,8 @@ fn check_bools(ty: ValueType, bytes: &[u8], start: u64) -> Result<(), Flaw> {
     }
 }
 
-/// Returns the alignment from a value of `general.alignment`. Refuses integer
-/// types other than u32, as ggml does: two readers must not disagree on where
+/// Returns the alignment of tensor data from a value of `general.alignment`. Refuses
+/// integer types other than u32, as ggml does: two readers must not disagree on where
 /// data lies.
 pub(crate) fn check_alignment(value: &Value) -> Result<u32, Fault> {
     match *value {
@@ -375,10 +378,9 @@ fn alignment(metadata: &Metadata) -> Result<u32, Error> {
     }
 }
 
-/// Converts the offsets of all tensors to offsets in the file, and checks that
-/// each tensor is aligned, inside the file and disjoint from the others.
-/// Returns the offset of the data section: without tensors, the end of the
-/// header.
+/// Converts the data offsets of all tensors to offsets in the file, and checks that
+/// each tensor's data is aligned, inside the file and disjoint from the others'.
+/// Returns the offset of the data section: without tensors, the end of the header.
 fn place_data(cursor: &Cursor<'_>, alignment: u32, all: &mut Directory) -> Result<u64, Error> {
     let (end, file_len) = (cursor.offset(), cursor.file_len());
     if all.tensors.is_empty() {

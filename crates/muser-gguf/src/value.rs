@@ -1,11 +1,11 @@
-//! Metadata values: the 13 types of the format, and conversions to them.
+//! Holds metadata values: the 13 types of the GGUF format, and conversions to them.
 
 use std::fmt;
 
 use crate::{Array, Strings, TensorData};
 
-/// The type of a [`Value`] or of the elements of an array; the discriminant is
-/// its number in a file.
+/// The type of a metadata value or of a metadata array's elements; the discriminant is
+/// its number in a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are Rust's")]
 #[repr(u32)]
@@ -42,25 +42,26 @@ impl ValueType {
         (Self::F64, "f64", 8),
     ];
 
-    /// Returns the type with this number in a file.
+    /// Returns the metadata value type with this number in a GGUF file; `None` if there
+    /// is none.
     #[must_use]
     pub fn from_id(id: u32) -> Option<Self> {
         Some(Self::ALL.get(usize::try_from(id).ok()?)?.0)
     }
 
-    /// Returns the number of the type in a file.
+    /// Returns the number that stands for this metadata value type in a GGUF file.
     #[must_use]
     pub const fn id(self) -> u32 {
         self as u32
     }
 
-    /// Returns Rust's name of the type, or `string` or `array`.
+    /// Returns Rust's name of this metadata value type, or `string` or `array`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// Returns the size in bytes of a number or bool, and the smallest size of
+    /// Returns the size in bytes of a metadata number or bool, or the smallest size of
     /// a string (its length field) or array (element type and length).
     pub(crate) const fn min_bytes(self) -> u64 {
         Self::ALL[self as usize].2
@@ -73,8 +74,8 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A metadata value. Equality is that of the stored bits: a NaN equals itself,
-/// 0.0 and -0.0 differ.
+/// The value of a metadata key. Equality is that of the stored bits: a NaN equals
+/// itself, 0.0 and -0.0 differ.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the variants are the types they hold")]
 pub enum Value {
@@ -94,7 +95,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Returns the type of the value.
+    /// Returns the type of this metadata value.
     #[must_use]
     pub fn ty(&self) -> ValueType {
         match self {
@@ -114,7 +115,7 @@ impl Value {
         }
     }
 
-    /// Returns the number of a value of any integer type; `None` for other
+    /// Returns the number in a metadata value of any integer type; `None` for other
     /// types.
     #[must_use]
     pub fn as_integer(&self) -> Option<i128> {
@@ -133,8 +134,8 @@ impl Value {
         })
     }
 
-    /// Returns the number of an `f32`, or of an `f64` that converts to `f32`
-    /// exactly; `None` for other values.
+    /// Returns the number in a metadata value of type `f32`, or of type `f64` if it
+    /// converts to `f32` exactly; `None` for other values.
     #[must_use]
     pub fn as_f32(&self) -> Option<f32> {
         match *self {
@@ -144,7 +145,7 @@ impl Value {
         }
     }
 
-    /// Returns the text of a string; `None` for other types.
+    /// Returns the text of a metadata value that is a string; `None` for other types.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         let Self::String(text) = self else {
@@ -153,7 +154,7 @@ impl Value {
         Some(text)
     }
 
-    /// Returns the array; `None` for other types.
+    /// Returns the array in a metadata value; `None` for other types.
     #[must_use]
     pub fn as_array(&self) -> Option<&Array> {
         let Self::Array(array) = self else {
@@ -182,8 +183,8 @@ impl PartialEq for Value {
 
 impl Eq for Value {}
 
-/// Displays a number or bool as text, a string as it is, an array as its type,
-/// length and first elements.
+/// Displays a metadata value: a number or bool as text, a string as it is, an array as
+/// its type, length and first elements.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -206,8 +207,8 @@ impl fmt::Display for Value {
     }
 }
 
-/// Decodes a number or bool; `None` for other types and lengths. Any byte but 0
-/// is true: the parser has refused bytes other than 0 and 1.
+/// Decodes a metadata number or bool from its bytes; `None` for other types and
+/// lengths. Any byte but 0 is true: the parser has refused bytes other than 0 and 1.
 pub(crate) fn plain_value(ty: ValueType, bytes: &[u8]) -> Option<Value> {
     Some(match ty {
         ValueType::U8 => Value::U8(u8::from_le_bytes(bytes.try_into().ok()?)),
@@ -225,7 +226,8 @@ pub(crate) fn plain_value(ty: ValueType, bytes: &[u8]) -> Option<Value> {
     })
 }
 
-/// Implements `From` for a number type, and for slices and vectors of it.
+/// Implements conversions to metadata values from a number type, and from slices and
+/// vectors of it.
 macro_rules! from_numbers {
     ($($ty:ty => $variant:ident),*) => {$(
         impl From<$ty> for Value {

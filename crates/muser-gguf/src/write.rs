@@ -1,4 +1,4 @@
-//! Writes a file: the header first, then tensor data as the caller supplies it.
+//! Writes a GGUF file: the header first, then tensor data as the caller supplies it.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -13,18 +13,19 @@ use crate::{
 /// Builds a GGUF file of version 3: declare metadata and tensors, then call
 /// [`start`](Self::start) and stream the data.
 ///
-/// Refuses whatever the reader would refuse, with the same fault.
+/// Refuses whatever the reader of GGUF files would refuse, with the same fault.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     keys: Vec<(String, Value)>,
     key_names: HashSet<String>,
-    /// Number of arrays in all values.
+    /// Number of arrays in all metadata values added so far, nested ones included.
     arrays: u64,
     tensors: Vec<Declared>,
     tensor_names: HashSet<String>,
 }
 
-/// A declared tensor.
+/// A tensor that the caller has declared: an entry of the tensor directory to be
+/// written.
 #[derive(Clone, Debug)]
 struct Declared {
     name: String,
@@ -33,24 +34,25 @@ struct Declared {
     n_elements: u64,
 }
 
-/// The place of one tensor's data in the file.
+/// The name, length in bytes and padding of a declared tensor whose data is still to be
+/// written.
 #[derive(Debug)]
 struct Slot {
     name: String,
     len: u64,
-    /// Number of zero bytes after the data.
+    /// Number of zero bytes to write after the tensor's data, up to the alignment.
     padding: u64,
 }
 
 impl Writer {
-    /// Creates a file without keys and tensors.
+    /// Starts a GGUF file without metadata keys and tensors.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a key. The value of `general.alignment` applies to the whole file,
-    /// in whatever order the keys are added.
+    /// Adds a metadata key to the file. The value of `general.alignment` applies to the
+    /// whole file, in whatever order the keys are added.
     ///
     /// # Errors
     /// The reader would refuse the key or its value.
@@ -89,7 +91,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Declares a tensor. `dims` are in GGUF order: `dims[0]` is the row
+    /// Declares a tensor of the file. `dims` are in GGUF order: `dims[0]` is the row
     /// length.
     ///
     /// # Errors
@@ -131,8 +133,8 @@ impl Writer {
         Ok(n_elements)
     }
 
-    /// Writes the header to `out` and returns the writer of the tensor data.
-    /// Makes few writes; wrap a file in a `BufWriter` if its tensors are small.
+    /// Writes the GGUF header to `out` and returns the writer of the tensor data. Makes
+    /// few writes; wrap a file in a `BufWriter` if its tensors are small.
     ///
     /// # Errors
     /// Header or data would be larger than the reader's limits, or `out` fails.
@@ -173,8 +175,9 @@ impl Writer {
     }
 }
 
-/// Writes the tensor directory. Tensors follow one another in the order
-/// declared, as ggml requires.
+/// Appends the tensor directory to the header and returns each tensor's length and
+/// padding. The tensors' data follow one another in the order declared, as ggml
+/// requires.
 fn put_directory(
     header: &mut Vec<u8>,
     tensors: &[Declared],
@@ -212,16 +215,16 @@ fn put_directory(
     Ok(slots)
 }
 
-/// Writes the data of the declared tensors, in the order declared.
+/// Writes the data of a GGUF file's declared tensors, in the order declared.
 ///
-/// Buffers nothing: each chunk goes to the output at once.
+/// Buffers nothing: each piece of data goes to the output at once.
 #[derive(Debug)]
 #[must_use = "a file is complete only after finish"]
 pub struct DataWriter<W> {
     out: W,
     slots: std::vec::IntoIter<Slot>,
     current: Option<Slot>,
-    /// Number of bytes of the current tensor written so far.
+    /// Number of bytes of the current tensor's data written so far.
     written: u64,
 }
 
@@ -231,7 +234,8 @@ impl<W: Write> DataWriter<W> {
         self
     }
 
-    /// Writes the whole data of the next tensor.
+    /// Writes the whole data of the tensor `name`, which must be the next one in the
+    /// order declared.
     ///
     /// # Errors
     /// Another tensor comes next, `data` is not as long as declared (then
@@ -251,7 +255,7 @@ impl<W: Write> DataWriter<W> {
         self.chunk(name, data)
     }
 
-    /// Writes the next part of a tensor's data; the tensor is complete when its
+    /// Writes the next piece of a tensor's data; the tensor is complete when its
     /// declared length is reached.
     ///
     /// # Errors
@@ -279,7 +283,8 @@ impl<W: Write> DataWriter<W> {
         Ok(())
     }
 
-    /// Flushes the output and returns it.
+    /// Ends the GGUF file: checks that all tensor data was written, flushes the output
+    /// and returns it.
     ///
     /// # Errors
     /// The data of a declared tensor is missing or incomplete, or the output
@@ -302,7 +307,8 @@ impl<W: Write> DataWriter<W> {
         Ok(self.out)
     }
 
-    /// Returns the declared length of `name` if that tensor comes next.
+    /// Returns the declared length in bytes of the tensor `name` if its data comes
+    /// next.
     fn turn(&self, name: &str) -> Result<u64, Error> {
         match &self.current {
             Some(slot) if slot.name == name => Ok(slot.len),
@@ -314,8 +320,8 @@ impl<W: Write> DataWriter<W> {
     }
 }
 
-/// Writes `n` zeros in pieces: an alignment, and so the padding, may be as
-/// large as 2 GiB.
+/// Writes `n` zero bytes of padding in pieces: an alignment, and so the padding, may be
+/// as large as 2 GiB.
 fn write_zeros(out: &mut impl Write, mut n: u64) -> Result<(), Error> {
     const ZEROS: [u8; 4096] = [0; 4096];
     while n > 0 {

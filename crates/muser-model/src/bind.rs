@@ -1,5 +1,5 @@
-//! Binds the tensors of a file to a backend. Their names, shapes and formats are
-//! checked against the list of the spec before the backend gets a byte.
+//! Binds the tensors of a GGUF file to a backend. Their names, shapes and formats are
+//! checked against the model's description before the backend gets a byte.
 
 use crate::tensors::{Role, TensorSpec};
 use crate::transformer::NormWeights;
@@ -9,31 +9,35 @@ use muser_ops::{Backend, Weight};
 use muser_quant::DType;
 use std::collections::HashSet;
 
-/// A tensor of a model, as the file has it.
+/// A weight tensor of a model, as its GGUF file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name in the file.
+    /// The tensor's name in the GGUF file.
     pub name: String,
-    /// Its purpose.
+    /// The tensor's purpose in the model, such as the Q projection or the embedding.
     pub role: Role,
-    /// Its layer; `None` for the tensors of the whole model.
+    /// The layer that the tensor belongs to, from 0; `None` for the tensors of the
+    /// whole model.
     pub layer: Option<usize>,
-    /// The format of its values.
+    /// The weight format of the tensor, such as Q4_K or F32.
     pub dtype: DType,
-    /// Number of rows (outputs), of all experts together; 1 for a vector.
+    /// Number of rows (outputs) of the tensor, those of all experts together; 1 for a
+    /// vector.
     pub rows: usize,
-    /// Number of columns (inputs): the length of a row.
+    /// Number of columns (inputs) of the tensor: the length of a row in values.
     pub cols: usize,
-    /// Size in the file in bytes, without padding.
+    /// Size of the tensor in the file in bytes, without padding.
     pub bytes: u64,
 }
 
-/// Returns the weight format of a type in a file; `None` if nothing decodes it.
+/// Returns the weight format of a tensor type of GGUF; `None` if nothing decodes that
+/// type.
 pub(crate) fn dtype(ty: GgmlType) -> Option<DType> {
     DType::from_ggml_type(ty.id())
 }
 
-/// Binds the tensors of a file whose directory agrees with the spec.
+/// Binds the tensors of a GGUF file to a backend, once the file's tensor directory
+/// agrees with the model's spec.
 pub(crate) struct Binder<'a, B> {
     pub(crate) gguf: &'a Gguf,
     pub(crate) spec: &'a Spec,
@@ -42,8 +46,8 @@ pub(crate) struct Binder<'a, B> {
 }
 
 impl<B: Backend> Binder<'_, B> {
-    /// Binds the matrices of these roles, which multiply the same input, as a
-    /// projection set. `layer` is `None` for tensors of the whole model.
+    /// Binds the matrices of `roles`, which multiply the same input, to the backend as
+    /// one projection set. `layer` is `None` for tensors of the whole model.
     pub(crate) fn set(&self, roles: &[Role], layer: Option<usize>) -> Result<B::Set, ModelError> {
         let matrix = |&role: &Role| Ok(self.weight(role, layer)?.0.into());
         let matrices = roles.iter().map(matrix);
@@ -51,13 +55,14 @@ impl<B: Backend> Binder<'_, B> {
         Ok(self.backend.bind_set(matrices)?)
     }
 
-    /// Binds the embedding table.
+    /// Binds the embedding table to the backend.
     pub(crate) fn table(&self) -> Result<B::Table, ModelError> {
         let weight = self.weight(Role::Embedding, None)?.0;
         Ok(self.backend.bind_table(weight)?)
     }
 
-    /// Decodes, checks and binds the norm weights of this role.
+    /// Decodes the weights of the RMS norm `role`, checks that they are finite (and
+    /// equal where they must be), and binds them to the backend.
     pub(crate) fn norm(
         &self,
         role: Role,
@@ -97,7 +102,7 @@ impl<B: Backend> Binder<'_, B> {
 
     fn weight(&self, role: Role, layer: Option<usize>) -> Result<(Weight, &Tensor), ModelError> {
         let Some(tensor) = self.tensors.get(role, layer) else {
-            // The pass needs a tensor that the spec does not list.
+            // The forward pass needs a tensor that the spec does not list.
             let name = role.tensor_name(layer.unwrap_or(0));
             return Err(self.spec.not_computed("a pass without this tensor", name));
         };
@@ -107,7 +112,8 @@ impl<B: Backend> Binder<'_, B> {
         Ok((weight, tensor))
     }
 
-    /// Returns whether all weights of this role must be equal.
+    /// Returns whether all weights of the tensor `role` must be equal, as those of some
+    /// QK norms must.
     fn is_constant(&self, role: Role, layer: Option<usize>) -> bool {
         let layer = layer.and_then(|i| self.spec.layers.get(i));
         let norm = layer.and_then(|l| l.attn.qk_norm);
@@ -115,17 +121,17 @@ impl<B: Backend> Binder<'_, B> {
     }
 }
 
-/// The tensors of a model: those of the whole model, then those of each layer.
+/// The list of a model's tensors: those of the whole model, then those of each layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Index {
     tensors: Vec<Tensor>,
-    /// The index of the first tensor of each layer, then the number of tensors.
+    /// The index in `tensors` of each layer's first tensor, then the number of tensors.
     starts: Vec<usize>,
 }
 
 impl Index {
-    /// Finds every tensor of the spec in the directory of the file. Reads no tensor
-    /// data.
+    /// Finds every tensor of the model's spec in the tensor directory of the file.
+    /// Reads no tensor data.
     ///
     /// # Errors
     /// A tensor that is missing, or has another shape or an unsuitable format; a
@@ -143,13 +149,13 @@ impl Index {
         Ok(Self { tensors, starts })
     }
 
-    /// Returns all tensors.
+    /// Returns all tensors of the model.
     pub(crate) fn all(&self) -> &[Tensor] {
         &self.tensors
     }
 
-    /// Returns the tensors of a layer, or those of the whole model; none if there is
-    /// no such layer.
+    /// Returns the tensors of a layer or, for `None`, those of the whole model; none if
+    /// there is no such layer.
     pub(crate) fn part(&self, layer: Option<usize>) -> &[Tensor] {
         let start = |i: usize| self.starts.get(i).copied();
         let range = match layer {
@@ -159,15 +165,15 @@ impl Index {
         range.map_or(&[], |range| &self.tensors[range])
     }
 
-    /// Returns the tensor of this role. `layer` is `None` for tensors of the whole
-    /// model.
+    /// Returns the model's tensor with this role (its purpose, such as the Q
+    /// projection). `layer` is `None` for tensors of the whole model.
     pub(crate) fn get(&self, role: Role, layer: Option<usize>) -> Option<&Tensor> {
         self.part(layer).iter().find(|t| t.role == role)
     }
 }
 
-/// Looks up a tensor of the spec in the directory of the file and checks its shape
-/// and format.
+/// Looks up a tensor of the model's spec in the tensor directory of the file and checks
+/// its shape and format.
 fn describe(gguf: &Gguf, tensor: TensorSpec) -> Result<Tensor, ModelError> {
     let TensorSpec {
         name,
@@ -212,7 +218,8 @@ fn describe(gguf: &Gguf, tensor: TensorSpec) -> Result<Tensor, ModelError> {
     })
 }
 
-/// Refuses a file with a tensor that is not in `taken`.
+/// Refuses a GGUF file with a tensor that is not in `taken`, the tensors that the model
+/// uses.
 fn check_unknown(gguf: &Gguf, spec: &Spec, taken: &[Tensor]) -> Result<(), ModelError> {
     let taken: HashSet<&str> = taken.iter().map(|t| t.name.as_str()).collect();
     let unknown = |t: &&TensorInfo| !taken.contains(t.name.as_str());

@@ -1,15 +1,16 @@
-//! [`Budget`]: the bytes of weights and KV that a token reads, its floating-point
-//! operations, and the speed that a given memory bandwidth allows.
+//! Computes a model's [`Budget`]: the bytes of weights and K/V that a token reads, its
+//! floating-point operations, and the speed that a given memory bandwidth allows.
 //!
 //! A budget runs [`Transformer::forward`] over a backend that computes nothing and
-//! counts the operations, so it needs no description of the model beside the
-//! pass itself. It reads only the header and the norms of a file. It counts
-//! compulsory traffic: each byte of a weight once for a pass, and each position
-//! that a pass attends to once for a layer, whatever the processor's caches save.
-//! Activations are not counted, because they stay in those caches.
+//! counts the operations, so it needs no description of the model beside the forward
+//! pass itself. It reads only the header and the norms of a file. It counts compulsory
+//! traffic: each byte of a weight once for a pass, and each position that a pass
+//! attends to once for a layer, whatever the processor's caches save. Activations are
+//! not counted, because they stay in those caches.
 //!
-//! Operations are those of matrices and attention, two for a multiply-add. Norms,
-//! rotations and other elementwise work are below a thousandth of them.
+//! The floating-point operations are those of matrices and attention, two for a
+//! multiply-add. Norms, rotations and other elementwise work are below a thousandth of
+//! them.
 
 use crate::bind::{Index, Tensor};
 use crate::{ModelError, Role, Spec, Transformer, Want, cache};
@@ -20,14 +21,15 @@ use muser_ops::{Backend, Lane, Stage};
 use muser_quant::DType;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A group of tensors that are read together or serve one purpose.
+/// A class of weight tensors, for sums of bytes: tensors that are read together or
+/// serve one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// The embedding, of which a token reads one row.
+    /// The embedding table, of which a token reads one row.
     EmbeddingRow,
-    /// Q, K, V and gate: one projection set.
+    /// The matrices of attention's input, Q, K, V and gate: one projection set.
     AttentionSet,
-    /// The projection of attention's output.
+    /// The output projection of attention.
     AttentionOutput,
     /// The gate projection of the FFN.
     FfnGate,
@@ -35,14 +37,15 @@ pub enum Class {
     FfnUp,
     /// The down projection of the FFN.
     FfnDown,
-    /// The projection to logits.
+    /// The output projection of the model, from the last state to logits.
     Head,
-    /// All vectors. The forward pass has no other vectors than norm weights yet.
+    /// All vectors among the tensors. The forward pass has no other vectors than norm
+    /// weights yet.
     Norms,
 }
 
 impl Class {
-    /// All classes in the order of a forward pass, then the norms.
+    /// All classes of weight tensors in the order of a forward pass, then the norms.
     pub const ALL: [Self; 8] = [
         Self::EmbeddingRow,
         Self::AttentionSet,
@@ -54,7 +57,8 @@ impl Class {
         Self::Norms,
     ];
 
-    /// Returns the class of a tensor.
+    /// Returns the class that a tensor of this role (its purpose in the model) is
+    /// counted in.
     pub fn of(role: Role) -> Self {
         match role {
             Role::Embedding => Self::EmbeddingRow,
@@ -94,12 +98,14 @@ impl Class {
         }
     }
 
-    /// Returns whether it is a class of projections in layers.
+    /// Returns whether this class of tensors is one of the layers' projections: not
+    /// embedding, head or norms.
     pub fn is_layer_projection(self) -> bool {
         !matches!(self, Self::EmbeddingRow | Self::Head | Self::Norms)
     }
 
-    /// Returns the name in records: `attention_set`, `ffn_down`, …
+    /// Returns the name of this class of tensors in written records: `attention_set`,
+    /// `ffn_down`, …
     pub fn name(self) -> &'static str {
         match self {
             Self::EmbeddingRow => "embedding_row",
@@ -114,12 +120,13 @@ impl Class {
     }
 }
 
-/// The weights that one token reads of some tensors.
+/// The weights of some tensors that one token reads, as a count and in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Number of weights; of the embedding, those of one row.
+    /// Number of weights that one token reads; of the embedding table, those of one
+    /// row.
     pub weights: u64,
-    /// Their size in bytes.
+    /// Size in bytes of the weights that one token reads.
     pub bytes: u64,
 }
 
@@ -132,7 +139,8 @@ impl Traffic {
     }
 }
 
-/// One read of a tensor by an operation of the pass.
+/// One tensor that an operation of the forward pass reads, with the weights that one
+/// token needs of it.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     class: Class,
@@ -144,32 +152,34 @@ fn count(t: &Tensor) -> u64 {
     (t.rows as u64).saturating_mul(t.cols as u64)
 }
 
-/// The traffic and the operations of one forward pass.
+/// The cost of one forward pass: bytes of weights and K/V, and floating-point
+/// operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// Bytes of weights read.
+    /// Bytes of weights that the forward pass reads.
     pub weight_bytes: u64,
-    /// Bytes of K and V read, including those that the pass stored.
+    /// Bytes of K and V that the forward pass reads, including those that it stored.
     pub kv_read: u64,
-    /// Bytes of K and V stored.
+    /// Bytes of K and V that the forward pass stores in the K/V cache.
     pub kv_written: u64,
-    /// Floating-point operations, two for a multiply-add.
+    /// Floating-point operations of the forward pass, two for a multiply-add.
     pub flops: u64,
 }
 
 impl Pass {
-    /// Returns the bytes read: weights and KV.
+    /// Returns the bytes that the forward pass reads: weights, K and V.
     pub fn bytes(&self) -> u64 {
         self.weight_bytes.saturating_add(self.kv_read)
     }
 
-    /// Returns the arithmetic intensity: operations for each byte read.
+    /// Returns the arithmetic intensity of the forward pass: floating-point operations
+    /// for each byte read.
     pub fn intensity(&self) -> f64 {
         self.flops as f64 / self.bytes() as f64
     }
 
-    /// Returns the passes per second if only reading takes time, at a `bandwidth` in
-    /// bytes per second.
+    /// Returns the forward passes per second if only reading takes time, at a memory
+    /// `bandwidth` in bytes per second.
     pub fn roofline(&self, bandwidth: f64) -> f64 {
         bandwidth / self.bytes() as f64
     }
@@ -185,27 +195,29 @@ impl Pass {
     }
 }
 
-/// A model over a backend that computes nothing and records its operations.
+/// A model bound to a backend that computes nothing and records the operations it is
+/// asked for.
 type Dry = Transformer<Profiled<Null>>;
 
 /// The cost of a model's forward pass in bytes and operations.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// Locked, because the record of the operations belongs to the backend: passes
-    /// go one at a time.
+    /// The model that is run to count operations. Locked, because the record of the
+    /// operations belongs to its backend: passes go one at a time.
     dry: Arc<Mutex<Dry>>,
     spec: Arc<Spec>,
     tensors: Index,
-    /// The reads of one token outside of the layers.
+    /// The tensors that one token reads outside of the layers: embedding, last norm and
+    /// head.
     own: Arc<[Read]>,
-    /// The reads of one token in each layer.
+    /// The tensors that one token reads in each layer.
     layers: Arc<[Vec<Read>]>,
     micro_batch: usize,
 }
 
 impl Budget {
-    /// Makes the budget of a file in the strict lane. Reads the header and the norms,
-    /// but no matrix.
+    /// Makes the budget (bytes and operations of a pass) of a model file in the strict
+    /// lane (muser's own arithmetic). Reads the header and the norms, but no matrix.
     ///
     /// # Errors
     /// Those of [`Transformer::load`].
@@ -213,7 +225,8 @@ impl Budget {
         Self::in_lane(gguf, Lane::Strict)
     }
 
-    /// Makes the budget of a loaded model, in its lane.
+    /// Makes the budget (bytes and operations of a pass) of a loaded model, in that
+    /// model's lane (its arithmetic: strict or pinned).
     ///
     /// # Errors
     /// Those of [`Budget::of`]; the model has passed the same checks.
@@ -244,17 +257,18 @@ impl Budget {
         })
     }
 
-    /// Returns the description of the model.
+    /// Returns the spec of the model: its sizes and what its layers compute.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Returns all tensors: those of the whole model, then those of each layer.
+    /// Returns all tensors of the model: those of the whole model, then those of each
+    /// layer.
     pub fn tensors(&self) -> &[Tensor] {
         self.tensors.all()
     }
 
-    /// Returns the number of parameters, norms and embedding included.
+    /// Returns the number of the model's parameters, norms and embedding included.
     pub fn parameters(&self) -> u64 {
         self.tensors().iter().map(count).sum()
     }
@@ -267,24 +281,24 @@ impl Budget {
         classes.map(|c| self.class(c, None).weights).sum()
     }
 
-    /// Returns all weights that one token reads.
+    /// Returns the count and bytes of all weights that one token reads.
     pub fn token(&self) -> Traffic {
         Traffic::of(self.reads(None))
     }
 
-    /// Returns the weights of a class that one token reads, in one layer or, for
-    /// `None`, in the whole model.
+    /// Returns the count and bytes of the weights that one token reads of a class of
+    /// tensors, in one layer or, for `None`, in the whole model.
     pub fn class(&self, class: Class, layer: Option<usize>) -> Traffic {
         Traffic::of(self.reads(layer).filter(|r| r.class == class))
     }
 
-    /// Returns the weights of a layer that one token reads.
+    /// Returns the count and bytes of the weights that one token reads in a layer.
     pub fn layer(&self, layer: usize) -> Traffic {
         Traffic::of(self.reads(Some(layer)))
     }
 
-    /// Returns the reads of one token in a layer, none if there is no such layer; for
-    /// `None`, all reads.
+    /// Returns the tensors that one token reads in a layer, none if there is no such
+    /// layer; for `None`, in the whole model.
     fn reads(&self, layer: Option<usize>) -> impl Iterator<Item = &Read> {
         let (own, layers) = match layer {
             None => (&self.own[..], &self.layers[..]),
@@ -293,14 +307,16 @@ impl Budget {
         own.iter().chain(layers.iter().flatten())
     }
 
-    /// Returns the weights that one token reads in each format that occurs.
+    /// Returns the count and bytes of the weights that one token reads, for each weight
+    /// format that occurs in the model.
     pub fn by_dtype(&self) -> Vec<(DType, Traffic)> {
         let traffic = |d| Traffic::of(self.reads(None).filter(|r| r.dtype == d));
         let all = DType::ALL.into_iter().map(|dtype| (dtype, traffic(dtype)));
         all.filter(|(_, traffic)| traffic.weights > 0).collect()
     }
 
-    /// Returns the formats that occur in a class, in one layer or, for `None`, in all.
+    /// Returns the weight formats that occur in a class of tensors, in one layer or,
+    /// for `None`, in all.
     pub fn dtypes(&self, class: Class, layer: Option<usize>) -> Vec<DType> {
         let occurs = |dtype: &DType| {
             let mut reads = self.reads(layer);
@@ -309,8 +325,8 @@ impl Budget {
         DType::ALL.into_iter().filter(occurs).collect()
     }
 
-    /// Returns the bytes that a layer's tensors of a class would take in a format;
-    /// `None` if a row is not a whole number of blocks.
+    /// Returns the bytes that a layer's tensors of one class would take in the weight
+    /// format `dtype`; `None` if a row is not a whole number of blocks.
     pub fn class_as(&self, class: Class, layer: usize, dtype: DType) -> Option<u64> {
         let part = self.tensors.part(Some(layer)).iter();
         let mut of_it = part.filter(|t| Class::of(t.role) == class);
@@ -320,13 +336,13 @@ impl Budget {
         })
     }
 
-    /// Returns the bytes of K and V of one position in all layers, in f16.
+    /// Returns the bytes that K and V of one position take in all layers, in f16.
     pub fn position_bytes(&self) -> u64 {
         self.forward(0, 1, Want::Nothing).kv_written
     }
 
-    /// Returns the bytes of K and V that a token reads when `positions` are stored,
-    /// its own included. A sliding layer reads at most its window.
+    /// Returns the bytes of K and V that a token reads when `positions` are stored, its
+    /// own included. A layer with a sliding window reads at most its window.
     pub fn kv_slot(&self, positions: usize) -> u64 {
         match positions {
             0 => 0,
@@ -334,8 +350,9 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes of the KV cache of one sequence with `positions` stored:
-    /// whole chunks, and rings with space for a micro-batch.
+    /// Returns the bytes of the K/V cache of one sequence with `positions` stored:
+    /// whole chunks of 64 positions, and for layers with a window a ring with space for
+    /// a micro-batch.
     pub fn kv_held(&self, positions: usize) -> u64 {
         cache::kv_bytes(&self.spec, positions, self.micro_batch, positions)
     }
@@ -349,24 +366,24 @@ impl Budget {
         // A panic under the lock cannot leave the model half changed.
         let dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
         let events = record(&dry, first, rows, want);
-        // Every pass passes the checks that the first one did, when the budget was
-        // made: its logits are zeros and its tokens are 0.
+        // Every forward pass passes the checks that the first one did, when the budget
+        // was made: its logits are zeros and its tokens are 0.
         Pass::of(&events.expect("a pass that computes nothing has no reason to fail"))
     }
 }
 
-/// Runs a pass over `rows` tokens after `first` stored positions and returns its
-/// operations.
+/// Runs a forward pass over `rows` tokens after `first` stored positions and returns
+/// the operations that it asked for.
 fn record(dry: &Dry, first: usize, rows: usize, want: Want) -> Result<Vec<Event>, ModelError> {
     let mut cache = dry.cache(first + rows);
     cache.pretend(first);
-    // Drops what an earlier pass left, if it was cut short.
+    // Drops the record that an earlier forward pass left, if it was cut short.
     dry.backend().take();
     dry.forward(&mut cache, &vec![0; rows], want, &mut |_, _| {})?;
     Ok(dry.backend().take())
 }
 
-/// Returns the reads of an operation.
+/// Returns the tensors that an operation of the forward pass reads.
 fn reads(dry: &Dry, event: &Event) -> Vec<Read> {
     if event.matrices.is_empty() {
         // Norm weights are F32 in memory.
@@ -400,7 +417,7 @@ fn reads(dry: &Dry, event: &Event) -> Vec<Read> {
         };
         let (class, traffic) = match (event.op == Op::Embed, layer) {
             (true, _) => (Class::EmbeddingRow, row),
-            // A tied head has the role of the table.
+            // A head tied to the embedding has the role of the embedding table.
             (false, None) => (Class::Head, whole),
             (false, Some(_)) => (Class::of(t.role), whole),
         };

@@ -1,25 +1,30 @@
-//! [`Cache`]: K and V of one sequence. [`Workspace`]: the buffers that a forward
-//! pass works in.
+//! Holds the K/V cache of one sequence, [`Cache`], and the activation buffers that a
+//! forward pass works in, [`Workspace`].
 
 use crate::Spec;
 use muser_ops::{Backend, OpError, attention::CHUNK};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The KV cache of one sequence: a ring on sliding layers, growing on full ones.
+/// The K/V cache of one sequence: a ring of the last positions on layers with a sliding
+/// window, growing on the others.
 pub struct Cache<B: Backend> {
-    /// Identifies the model that made the cache.
+    /// The spec of the model that made this K/V cache; the same `Arc`, so that other
+    /// models' caches are refused.
     pub(crate) spec: Arc<Spec>,
     pub(crate) kv: B::Kv,
     pub(crate) context: usize,
-    /// Most rows of a micro-batch.
+    /// Most rows of a micro-batch, for which rings (caches of the last positions only)
+    /// leave space.
     max_batch: usize,
-    /// Number of positions stored and not cut off.
+    /// Number of positions stored in the K/V cache, less those that were truncated.
     pub(crate) len: usize,
-    /// One past the highest position stored since the cache was empty. It says what
-    /// the rings have overwritten, also after a cut.
+    /// One past the highest position stored since this K/V cache was last empty. It
+    /// says what the rings of layers with a sliding window have overwritten, also after
+    /// the sequence was truncated.
     pub(crate) high: usize,
-    /// The buffers of passes over this sequence alone, made by the first of them.
+    /// The activation buffers of forward passes over this sequence alone, made by the
+    /// first of them.
     pub(crate) work: Option<Box<Workspace<B>>>,
 }
 
@@ -38,35 +43,38 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Counts positions as stored that are not, for a pass that computes nothing.
+    /// Counts positions of the K/V cache as stored though they are not, for a forward
+    /// pass that computes nothing.
     pub(crate) fn pretend(&mut self, positions: usize) {
         self.len = positions.min(self.context);
         self.high = self.len;
     }
 
-    /// Returns the number of positions stored.
+    /// Returns the number of positions stored in the K/V cache.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether no position is stored.
+    /// Returns whether the K/V cache has no position stored.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the most positions that the cache can store.
+    /// Returns the most positions that the K/V cache can store.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Returns the bytes of K and V held, in whole chunks of 64 positions.
+    /// Returns the bytes of K and V that the cache holds, in whole chunks of 64
+    /// positions.
     pub fn bytes(&self) -> u64 {
         kv_bytes(&self.spec, self.context, self.max_batch, self.high)
     }
 
-    /// Truncates the sequence to its first `to` positions and returns `true`. Returns
-    /// `false` and changes nothing if fewer are stored, or if the ring of a sliding
-    /// layer no longer holds the window of a token at position `to`.
+    /// Truncates the cached sequence to its first `to` positions and returns `true`.
+    /// Returns `false` and changes nothing if fewer are stored, or if the ring (the
+    /// last positions) of a layer with a sliding window no longer holds all that a
+    /// token at position `to` attends to.
     pub fn truncate(&mut self, to: usize) -> bool {
         if to > self.len || !self.holds(to) {
             return false;
@@ -78,14 +86,14 @@ impl<B: Backend> Cache<B> {
         true
     }
 
-    /// Removes all positions. The memory is kept for the next ones.
+    /// Removes all positions from the K/V cache. The memory is kept for the next ones.
     pub fn clear(&mut self) {
         self.len = 0;
         self.high = 0;
     }
 
-    /// Returns whether every layer holds the positions before `position` that a token
-    /// there attends to.
+    /// Returns whether the K/V cache of every layer still holds the positions before
+    /// `position` that a token there attends to.
     pub(crate) fn holds(&self, position: usize) -> bool {
         let layout = |i| self.spec.kv_layout(i, self.context, self.max_batch);
         position == 0 || (0..self.spec.layers.len()).all(|i| layout(i).holds(position, self.high))
@@ -102,7 +110,8 @@ impl<B: Backend> std::fmt::Debug for Cache<B> {
     }
 }
 
-/// Returns the bytes of the chunks that `stored` positions take in all layers.
+/// Returns the bytes of the K/V cache's chunks (64 positions each) that `stored`
+/// positions take in all layers.
 pub(crate) fn kv_bytes(spec: &Spec, context: usize, max_batch: usize, stored: usize) -> u64 {
     let layer = |i| {
         let layout = spec.kv_layout(i, context, max_batch);
@@ -114,8 +123,8 @@ pub(crate) fn kv_bytes(spec: &Spec, context: usize, max_batch: usize, stored: us
         .fold(0, u64::saturating_add)
 }
 
-/// A clone is another sequence with the same past. The two share K and V until one
-/// of them writes.
+/// Clones a K/V cache as another sequence with the same past. The two share K and V
+/// until one of them writes.
 impl<B: Backend> Clone for Cache<B> {
     fn clone(&self) -> Self {
         Self {
@@ -130,27 +139,32 @@ impl<B: Backend> Clone for Cache<B> {
     }
 }
 
-/// The buffers that passes work in: activations of one micro-batch.
+/// The buffers that forward passes work in: the activations of one micro-batch (the
+/// rows computed at once).
 ///
-/// The first pass allocates them. They grow to the widest batch so far and stay, so
-/// decoding allocates nothing.
+/// The first pass allocates the buffers. They grow to the widest batch so far and stay,
+/// so decoding allocates nothing.
 pub struct Workspace<B: Backend> {
-    /// Identifies the model that made the workspace.
+    /// The spec of the model that made this workspace; the same `Arc`, so that other
+    /// models' workspaces are refused.
     pub(crate) spec: Arc<Spec>,
     buffers: Option<Buffers<B>>,
 }
 
-/// The buffers of one micro-batch, each `[rows, width]`.
+/// The activation buffers of one micro-batch (the rows computed at once), each of
+/// `[rows, width]` values.
 pub(crate) struct Buffers<B: Backend> {
-    /// A number that no other buffers of this process have.
+    /// A number that no other set of buffers in this process has; a recorded forward
+    /// pass names its buffers by it.
     pub(crate) id: u64,
     rows: usize,
     head_rows: usize,
-    /// The residual stream.
+    /// The residual stream of each row.
     pub(crate) x: B::Buffer,
-    /// A normed input, then the output of a projection back to the hidden width.
+    /// The normed input of a projection, then the output of a projection back to the
+    /// hidden width.
     pub(crate) h: B::Buffer,
-    /// Scratch space to move rows to the front.
+    /// Scratch space for activation rows that are moved, of the hidden width.
     pub(crate) tail: B::Buffer,
     pub(crate) q: B::Buffer,
     pub(crate) k: B::Buffer,
@@ -159,7 +173,8 @@ pub(crate) struct Buffers<B: Backend> {
     pub(crate) attended: B::Buffer,
     pub(crate) ffn_gate: B::Buffer,
     pub(crate) ffn_up: B::Buffer,
-    /// Logits of one head slice.
+    /// The logits of one head slice (the rows for which the output projection is
+    /// computed at once).
     pub(crate) logits: B::Buffer,
 }
 
@@ -194,7 +209,8 @@ impl<B: Backend> Workspace<B> {
         }
     }
 
-    /// Returns buffers of at least `rows` rows, with logits of at least `head_rows`.
+    /// Returns activation buffers of at least `rows` rows, with space for at least
+    /// `head_rows` rows of logits.
     pub(crate) fn reserve(
         &mut self,
         backend: &B,

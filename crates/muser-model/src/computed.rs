@@ -1,10 +1,12 @@
-//! Refuses what a [`Spec`] can describe and the forward pass does not compute.
+//! Refuses models with features that a [`Spec`] can describe and the forward pass does
+//! not compute.
 
 use crate::spec::{Attn, AttnBias, Factors, Ffn, Glu, LayerSpec, Pairs, Rope, Scaling, Spec};
 use crate::{ModelError, Role};
 
 impl Spec {
-    /// Checks that the forward pass computes everything that the spec describes.
+    /// Checks that the forward pass computes everything that the model's spec
+    /// describes.
     ///
     /// # Errors
     /// [`ModelError::NotComputed`], with the feature and the key or tensor that asks
@@ -104,7 +106,8 @@ impl Spec {
         Err(self.not_computed(what, self.arch.to_owned()))
     }
 
-    /// Returns a key with the prefix of the architecture.
+    /// Returns a metadata key with the architecture's prefix, such as
+    /// `llama.expert_count`.
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.arch)
     }

@@ -1,4 +1,4 @@
-//! Converts the weights of a file to F16, BF16 or F32.
+//! Converts the weights of a GGUF file to F16, BF16 or F32.
 
 use crate::bind::{Index, Tensor};
 use crate::synth::ggml_type;
@@ -10,11 +10,11 @@ use std::io::Write;
 
 const FILE_TYPE: &str = "general.file_type";
 
-/// Number of values decoded at once; at least one row is.
+/// Number of weights to decode at once; at least one row is decoded.
 const CHUNK: usize = 1 << 18;
 
-/// Writes a copy of `gguf` whose matrices have the format `to` and whose vectors
-/// (norms) are F32.
+/// Writes a copy of the file `gguf` whose matrices have the weight format `to` and
+/// whose vectors (norms) are F32.
 ///
 /// Metadata and the order of tensors stay; `general.file_type` names the new
 /// format. Rows are decoded and written one group after the other, so memory does
@@ -41,7 +41,8 @@ pub fn convert(
     let index = Index::new(gguf, &spec)?;
     let by_name: HashMap<&str, &Tensor> =
         index.all().iter().map(|t| (t.name.as_str(), t)).collect();
-    // The list and the file have the same tensors, so none is filtered out.
+    // The model's list of tensors and the file have the same tensors, so none is
+    // filtered out.
     let in_order = gguf.tensors().iter();
     let in_order = in_order.filter_map(|info| Some((info, *by_name.get(info.name.as_str())?)));
     let target = |tensor: &Tensor| match tensor.role.is_vector() {
@@ -87,7 +88,7 @@ fn write<W: Write>(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), ModelError> {
     let bytes = gguf.tensor_data(info);
-    // The file holds every row, so its lengths fit memory's.
+    // The file is in memory with every row, so the lengths fit `usize`.
     let cols = info.row_elements() as usize;
     let row_bytes = bytes.len() / (info.rows() as usize).max(1);
     let group = (CHUNK / cols).max(1);
@@ -118,8 +119,8 @@ fn write<W: Write>(
     Ok(())
 }
 
-/// Appends the values in the format `to`. Returns the index of the first one that is
-/// not finite in it.
+/// Appends the weights to `out` in the format `to`. Returns the index of the first one
+/// that is not finite in that format; `None` if all are.
 fn encode(values: &[f32], to: DType, out: &mut Vec<u8>) -> Option<usize> {
     let mut bad = None;
     for (i, &v) in values.iter().enumerate() {

@@ -1,176 +1,183 @@
-//! [`ModelError`]: why a model was refused or a forward pass failed.
+//! Defines [`ModelError`]: why a model was refused or a forward pass failed.
 
 use muser_quant::{DType, RowError};
 
-/// A refusal: the key, tensor or position, what was expected, what was found.
+/// Why a model was refused or a forward pass failed: the key, tensor or position, what
+/// was expected, what was found.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The file cannot be read, a key has the wrong type, or the output failed.
+    /// The GGUF file cannot be read, a metadata key has the wrong type, or the output
+    /// failed.
     #[error(transparent)]
     Gguf(#[from] muser_gguf::Error),
     /// The backend refused a weight or an operation.
     #[error(transparent)]
     Op(#[from] muser_ops::OpError),
-    /// A metadata value that the architecture does not allow.
+    /// A metadata value is not allowed by the model's architecture.
     #[error("metadata key {key:?}: expected {expected}, found {found}")]
     Config {
-        /// The key.
+        /// The metadata key whose value is refused.
         key: String,
-        /// What the architecture allows.
+        /// The values that the architecture allows for the metadata key.
         expected: String,
-        /// The value in the file.
+        /// The value of the metadata key in the file.
         found: String,
     },
-    /// A feature that the file asks for and the forward pass does not compute.
+    /// The file asks for a feature that the forward pass does not compute.
     #[error("{arch}: {what} ({because}): expected none, which this version does not compute")]
     NotComputed {
-        /// The architecture.
+        /// The architecture of the model, such as `llama`.
         arch: &'static str,
-        /// The feature.
+        /// The feature that the forward pass does not compute, such as experts.
         what: &'static str,
-        /// The key or tensor that asks for it.
+        /// The metadata key or tensor that asks for the feature.
         because: String,
     },
-    /// A tensor of the model is not in the file.
+    /// A tensor that the model needs is not in the file.
     #[error("tensor {name:?}: expected dimensions {expected:?}, found no such tensor")]
     MissingTensor {
-        /// The tensor.
+        /// The name of the tensor that is missing.
         name: String,
-        /// Its dimensions, the row length first.
+        /// The dimensions that the missing tensor should have, the row length first.
         expected: Vec<u64>,
     },
     /// A tensor has another shape than the metadata ask for.
     #[error("tensor {name:?}: expected dimensions {expected:?}, found {found:?}")]
     TensorShape {
-        /// The tensor.
+        /// The name of the tensor whose shape is wrong.
         name: String,
-        /// Its dimensions by the metadata, the row length first.
+        /// The tensor's dimensions that the metadata ask for, the row length first.
         expected: Vec<u64>,
-        /// Its dimensions in the file.
+        /// The tensor's dimensions in the file, the row length first.
         found: Vec<u64>,
     },
-    /// A tensor has a format that nothing decodes or that is not allowed for it.
+    /// A tensor has a weight format that nothing decodes or that is not allowed for it.
     #[error("tensor {name:?}: expected {expected}, found {found}")]
     TensorType {
-        /// The tensor.
+        /// The name of the tensor whose weight format is refused.
         name: String,
-        /// The formats that are allowed.
+        /// The weight formats that are allowed for the tensor.
         expected: &'static str,
-        /// Its format in the file.
+        /// The tensor's weight format in the file.
         found: muser_gguf::GgmlType,
     },
-    /// The bytes of a tensor are not whole rows of its format.
+    /// The bytes of a tensor are not whole rows of its weight format.
     #[error("tensor {name:?}: {source}")]
     Rows {
-        /// The tensor.
+        /// The name of the tensor whose bytes are not whole rows.
         name: String,
-        /// The reason.
+        /// The error of decoding the tensor's rows.
         source: RowError,
     },
-    /// A tensor that the forward pass does not use. Its model computes something
-    /// else, so its logits would be wrong without a sign.
+    /// The file has a tensor that the forward pass does not use. Its model computes
+    /// something else, so its logits would be wrong without a sign.
     #[error("tensor {name:?}: expected no such tensor in a {arch} file of {layers} layers")]
     UnknownTensor {
-        /// The tensor.
+        /// The name of the tensor that the forward pass does not use.
         name: String,
-        /// The architecture.
+        /// The architecture of the model, such as `llama`.
         arch: &'static str,
-        /// Number of layers by the metadata.
+        /// Number of layers of the model that the metadata give.
         layers: usize,
     },
-    /// The weights of a QK norm differ and must be equal.
+    /// The weights of a QK norm (an RMS norm of each head of Q or K) differ where they
+    /// must be equal.
     #[error("tensor {name:?}: expected one constant, {first} at index 0, found {found} at {index}")]
     NotConstant {
-        /// The tensor.
+        /// The name of the QK norm's tensor.
         name: String,
-        /// The first index whose value differs.
+        /// The index of the first weight that differs from the one at index 0.
         index: usize,
-        /// The value at index 0.
+        /// The QK norm's weight at index 0.
         first: f32,
-        /// The value at `index`.
+        /// The QK norm's weight at `index`.
         found: f32,
     },
     /// A norm weight is infinite or a NaN.
     #[error("tensor {name:?}: expected finite values, found {found} at index {index}")]
     NonFiniteNorm {
-        /// The tensor.
+        /// The name of the norm's tensor.
         name: String,
-        /// Its index in the tensor.
+        /// The index of the weight in the norm's tensor.
         index: usize,
-        /// The value.
+        /// The norm weight that is infinite or a NaN.
         found: f32,
     },
-    /// More tokens than the cache can store.
+    /// The call has more tokens than the K/V cache has positions left.
     #[error("the context is full: {len} of {context} positions taken, {adding} more asked for")]
     ContextFull {
-        /// Number of positions stored.
+        /// Number of positions that the K/V cache stores already.
         len: usize,
-        /// Number of tokens given.
+        /// Number of tokens that the call would append.
         adding: usize,
-        /// Number of positions of the cache.
+        /// Number of positions that the K/V cache can store.
         context: usize,
     },
-    /// A token id beyond the vocabulary.
+    /// A token id of the call is not in the vocabulary.
     #[error("token {token} at index {index}: expected an id below {vocab}")]
     Token {
-        /// Its index in the tokens of the call.
+        /// The index of the unknown token among the tokens of the call.
         index: usize,
-        /// The id.
+        /// The token id that is not in the vocabulary.
         token: u32,
-        /// Size of the vocabulary.
+        /// Size of the vocabulary; token ids are below it.
         vocab: usize,
     },
-    /// A logit is infinite or a NaN.
+    /// The forward pass computed a logit, or a value of the last state, that is
+    /// infinite or a NaN.
     #[error("position {position}: expected finite logits, found {found} for token {token}")]
     NonFinite {
-        /// The position in the sequence.
+        /// The position in the sequence of the token whose logits were computed.
         position: usize,
-        /// The first token id with such a logit.
+        /// The first token id whose logit is not finite.
         token: usize,
-        /// The logit.
+        /// The logit that is infinite or a NaN.
         found: f32,
     },
-    /// A failed forward pass overwrote the window before position `len` in the ring
-    /// of a sliding layer.
+    /// A failed forward pass overwrote, in the K/V ring of a layer with a sliding
+    /// window, positions that the token at position `len` attends to.
     #[error(
         "the cache no longer holds the window before position {len}: expected it cut back further or cleared"
     )]
     CacheLost {
-        /// Number of positions in the cache.
+        /// Number of positions in the K/V cache.
         len: usize,
     },
-    /// A cache that another model made.
+    /// The K/V cache given to the forward pass was made by another model.
     #[error("cache: expected one made by this model, found another layout")]
     ForeignCache,
-    /// A workspace that another model made.
+    /// The workspace (activation buffers) given to the forward pass was made by another
+    /// model.
     #[error("workspace: expected one made by this model, found another model's")]
     ForeignWorkspace,
-    /// A size of a synthetic model that no file can have.
+    /// A size asked for in a synthetic model is out of its range.
     #[error("geometry: {what}: expected {expected}, found {found}")]
     Geometry {
-        /// The size.
+        /// The name of the synthetic model's size, such as `layers`.
         what: &'static str,
-        /// Its range.
+        /// The values allowed for the synthetic model's size.
         expected: String,
-        /// Its value.
+        /// The value given for the synthetic model's size.
         found: String,
     },
-    /// A weight is not finite in the target format.
+    /// A weight to convert is not finite in the target format.
     #[error("tensor {name:?}, row {row}: expected values that are finite as {to}, found {found}")]
     NotRepresentable {
-        /// The tensor.
+        /// The name of the tensor that the weight belongs to.
         name: String,
-        /// Its row, counted over all further dimensions.
+        /// The row that the weight belongs to, counted over all dimensions of the
+        /// tensor but the first.
         row: u64,
-        /// The value.
+        /// The weight that is not finite in the target format.
         found: f32,
-        /// The format asked for.
+        /// The weight format that the tensor was to be converted to.
         to: DType,
     },
-    /// A format that [`convert`](crate::convert::convert) does not write.
+    /// The conversion's target is a weight format that
+    /// [`convert`](crate::convert::convert) does not write.
     #[error("convert: expected F16, BF16 or F32, found {found}")]
     Target {
-        /// The format asked for.
+        /// The weight format that was asked for as the conversion's target.
         found: DType,
     },
 }

@@ -1,4 +1,5 @@
-//! The forward pass: one for every architecture, batch width, backend and lane.
+//! Runs the forward pass: one for every architecture, batch width, backend and lane
+//! (strict, muser's own arithmetic, or pinned, llama.cpp's).
 //!
 //! ```text
 //! x = embed(token) [· scale] [rms]                   no weight on this norm
@@ -38,41 +39,44 @@ use crate::{Cache, ModelError, Transformer, Workspace};
 use muser_ops::{Backend, Choice, ChoiceError, OpError, Plan, Recording, Run, Stage, Subset};
 use std::sync::Arc;
 
-/// The outputs that a forward pass gives.
+/// Which outputs of a forward pass the caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// None: the tokens are only stored.
+    /// No output: the tokens are only stored in the K/V cache.
     Nothing,
-    /// The logits after the last token.
+    /// The logits after the last token of the call.
     Last,
-    /// The logits after each token.
+    /// The logits after each token of the call.
     All,
-    /// The state after the last token: the input of the head, after the last norm,
-    /// of the width [`Spec::hidden`](crate::Spec::hidden). No logits are computed.
+    /// The state after the last token of the call: the input of the output projection,
+    /// after the last norm, of the width [`Spec::hidden`](crate::Spec::hidden). No
+    /// logits are computed.
     State,
 }
 
-/// The tokens that a pass appends to one sequence, and the outputs wanted.
+/// A step: the tokens that a forward pass appends to one sequence, and the outputs
+/// wanted.
 pub struct Step<'a, B: Backend> {
-    /// The cache of the sequence.
+    /// The K/V cache of the sequence.
     pub cache: &'a mut Cache<B>,
-    /// The tokens to append.
+    /// The tokens to append to the sequence.
     pub tokens: &'a [u32],
-    /// The outputs wanted.
+    /// The outputs that the caller wants of this sequence.
     pub want: Want,
-    /// Chooses the token after the last of `tokens` where the backend has the
-    /// logits. The sink does not get that row. A step that wants no logits
+    /// The choice of the token after the last of `tokens`, made where the backend has
+    /// the logits. The sink does not get that row. A step that wants no logits
     /// ([`Want::Nothing`], [`Want::State`]) makes no choice.
     pub choice: Option<Choice<'a>>,
 }
 
-/// Why a pass over several sequences failed.
+/// Why a forward pass over several sequences failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct BatchError {
-    /// The index of the step that caused it; `None` if no single one did.
+    /// The index of the step (one sequence's tokens) that caused the failure; `None` if
+    /// no single one did.
     pub step: Option<usize>,
-    /// The cause.
+    /// The cause of the failure.
     pub source: ModelError,
 }
 
@@ -95,9 +99,10 @@ impl<E: Into<ModelError>> From<E> for BatchError {
 }
 
 impl<B: Backend> Transformer<B> {
-    /// Appends `tokens` to the sequence and calls `sink(index, row)` for each output
-    /// wanted, in the order of the tokens: the index in `tokens` and the logits,
-    /// one for each token of the vocabulary. Does nothing without tokens.
+    /// Runs the forward pass: appends `tokens` to the sequence of `cache` and calls
+    /// `sink(index, row)` for each output wanted, in the order of the tokens: the index
+    /// in `tokens` and the logits, one for each token of the vocabulary. Does nothing
+    /// without tokens.
     ///
     /// # Errors
     /// Before any work: a full cache ([`ModelError::ContextFull`]), a token outside
@@ -126,7 +131,8 @@ impl<B: Backend> Transformer<B> {
         self.forward_step(&mut step, sink)
     }
 
-    /// Runs [`Transformer::forward`] on a step, which can choose the next token.
+    /// Runs [`Transformer::forward`] on a step: the tokens of one sequence, with a
+    /// choice of the next token if one is wanted.
     ///
     /// # Errors
     /// Those of [`Transformer::forward`]. A choice that fails for any other reason
@@ -144,12 +150,13 @@ impl<B: Backend> Transformer<B> {
         done.map_err(|e| e.source)
     }
 
-    /// Runs [`Transformer::forward`] on several sequences in one pass, which reads
-    /// the weights once. Calls `sink(step, index, row)`; the rows of a step come in
-    /// the order of its tokens.
+    /// Runs [`Transformer::forward`] on several sequences in one pass, which reads the
+    /// weights once. Calls `sink(step, index, row)`; the rows of a step (one sequence's
+    /// tokens) come in the order of its tokens.
     ///
-    /// Each sequence gets the same bits as alone. In the pinned lane, where the width
-    /// of a batch moves bits, sequences go one after the other.
+    /// Each sequence gets the same bits as alone. In the pinned lane (llama.cpp's
+    /// arithmetic), where the width of a batch moves bits, sequences go one after the
+    /// other.
     ///
     /// # Errors
     /// Those of [`Transformer::forward`], with the step that caused one. No cache has
@@ -182,8 +189,8 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Returns the rows of the next micro-batch: the remaining tokens of each step, up
-    /// to the size of a micro-batch.
+    /// Returns the rows of the next micro-batch (the rows computed at once): the
+    /// remaining tokens of each sequence, up to the size of a micro-batch.
     fn next_batch(&self, steps: &[Step<'_, B>], done: &mut [usize]) -> MicroBatch {
         let most = self.sizes.micro_batch;
         let mut micro = MicroBatch::default();
@@ -220,7 +227,8 @@ impl<B: Backend> Transformer<B> {
         micro
     }
 
-    /// Refuses a step for every reason that is known before the pass.
+    /// Refuses a sequence's tokens for every reason that is known before the forward
+    /// pass.
     fn admit(&self, cache: &Cache<B>, tokens: &[u32]) -> Result<(), ModelError> {
         if tokens.is_empty() {
             return Ok(());
@@ -250,7 +258,8 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Runs one micro-batch: makes its plan, runs the pass, and reads or chooses.
+    /// Runs one micro-batch (the rows computed at once): makes its plan, runs the
+    /// forward pass, and gives the outputs to `sink` or chooses tokens from them.
     fn batch(
         &self,
         work: &mut Workspace<B>,
@@ -293,8 +302,8 @@ impl<B: Backend> Transformer<B> {
         let has = |kept: &[Kept], output| kept.iter().any(|k| k.output == output);
         let logits = |kept: &[Kept]| kept.iter().any(|k| k.output != Output::State);
         let mut choices = choices.into_iter();
-        // A head of one slice is part of the recorded pass, so that decoding a token
-        // is one recording.
+        // An output projection that is computed in one slice is part of the recorded
+        // pass, so that decoding a token is one recording.
         let name = Recording {
             buffers: s.id,
             rows: micro.rows,
@@ -326,8 +335,8 @@ impl<B: Backend> Transformer<B> {
         Ok(())
     }
 
-    /// Computes the residual stream after the last layer, of the kept rows, from the
-    /// tokens of the batch.
+    /// Computes the residual stream after the last layer, of the kept rows (rows whose
+    /// outputs are read), from the tokens of the batch.
     fn layers(&self, s: &mut Buffers<B>, batch: &mut B::Batch<'_>) -> Result<(), OpError> {
         let (b, spec) = (&*self.backend, &*self.spec);
         let plan = b.plan(batch);
@@ -339,7 +348,8 @@ impl<B: Backend> Transformer<B> {
         };
         b.embed(batch, &self.embedding, embedded)?;
         if let Some(scale) = spec.embed.scale {
-            // Without a cap this operation is one rounded product, what is needed here.
+            // Without a cap this operation is one rounded product, which is what is
+            // needed here.
             b.soft_cap(rows, embedded, scale, None)?;
         }
         if let Some(eps) = spec.embed.norm {
@@ -364,7 +374,7 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Computes the attention half of a layer: stores K and V of all rows, and leaves
-    /// the residual stream of the rows `attended` in the first rows of `x`.
+    /// the residual stream of the rows `attended` in the first rows of the buffer `x`.
     fn attend(
         &self,
         layer: &Layer<B>,
@@ -379,7 +389,7 @@ impl<B: Backend> Transformer<B> {
             b.plan(batch).count(attended),
         );
         let set = &layer.attn_input;
-        // Number of matrices of the set that only query rows need.
+        // Number of matrices of the projection set that only query rows need.
         let queries = if layer.gate { 2 } else { 1 };
 
         layer.attn_norm.apply(b, rows, &s.x, &mut s.h)?;
@@ -427,7 +437,8 @@ impl<B: Backend> Transformer<B> {
         self.add(keep, s, layer.post_attn_norm.as_ref())
     }
 
-    /// Computes the FFN half of a layer.
+    /// Computes the FFN half of a layer for the first `rows` rows of the residual
+    /// stream.
     fn feed(&self, layer: &Layer<B>, s: &mut Buffers<B>, rows: usize) -> Result<(), OpError> {
         let b = &*self.backend;
         layer.ffn_norm.apply(b, rows, &s.x, &mut s.h)?;
@@ -438,7 +449,8 @@ impl<B: Backend> Transformer<B> {
         self.add(rows, s, layer.post_ffn_norm.as_ref())
     }
 
-    /// Adds `h` to the residual stream, normed first where the layer has such a norm.
+    /// Adds a layer's output in `h` to the residual stream, normed first where the
+    /// layer has such a norm.
     fn add(
         &self,
         rows: usize,
@@ -452,8 +464,8 @@ impl<B: Backend> Transformer<B> {
         }
     }
 
-    /// Computes the last norm of `n` kept rows, from row `from` on, into `h`, and their
-    /// logits if `logits` is set.
+    /// Computes the model's last norm of `n` kept rows (rows whose outputs are read),
+    /// from row `from` on, into `h`, and their logits if `logits` is set.
     fn head(&self, s: &mut Buffers<B>, from: usize, n: usize, logits: bool) -> Result<(), OpError> {
         let (b, out) = (&*self.backend, &self.spec.out);
         b.mark(Stage::Head);
@@ -473,7 +485,8 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
-/// Computes Q, the gate if there is one, K and V of all rows.
+/// Computes the input projections of attention for all rows: Q, the gate if there is
+/// one, K and V.
 fn project_set<B: Backend>(
     b: &B,
     rows: usize,
@@ -489,7 +502,8 @@ fn project_set<B: Backend>(
     }
 }
 
-/// Gives the rows with this kind of output to the sink.
+/// Gives those of the rows that have this kind of output (logits or state) to the
+/// caller's sink.
 fn give(
     kept: &[Kept],
     rows: &[f32],
@@ -506,8 +520,8 @@ fn give(
     Ok(())
 }
 
-/// Chooses a token from each kept row whose step wants one. `choices` gives the
-/// choices in the order of those rows.
+/// Chooses the next token from the logits of each row whose sequence wants one.
+/// `choices` gives the choices in the order of those rows.
 fn choose<'a, 'b: 'a, B: Backend>(
     b: &B,
     logits: &B::Buffer,
@@ -536,8 +550,9 @@ fn choose<'a, 'b: 'a, B: Backend>(
     Ok(())
 }
 
-/// Moves the kept rows to the front of `x`, with `room` as scratch space. The two
-/// buffers are not swapped, because a recorded pass refers to them.
+/// Moves the kept rows (rows whose outputs are read) to the front of `x`, with `room`
+/// as scratch space. The two buffers are not swapped, because a recorded pass refers to
+/// them.
 fn gather<B: Backend>(
     b: &B,
     batch: &B::Batch<'_>,
@@ -548,7 +563,7 @@ fn gather<B: Backend>(
     b.copy_rows(b.plan(batch).count(Subset::Kept), room, 0, x, 0)
 }
 
-/// Refuses a row with a value that is not finite.
+/// Refuses a row of outputs with a value that is not finite.
 fn check_finite(position: usize, row: &[f32]) -> Result<(), ModelError> {
     // Tests every value without an early exit, with operations that every x86-64 has
     // for vectors, so that the loop vectorises.

@@ -1,12 +1,12 @@
-//! Models: their description as data, checked binding of weights, the one forward
-//! pass, the KV cache and the byte budget.
+//! Describes, loads and runs models: a spec read from a GGUF file's metadata, checked
+//! binding of weights, the one forward pass, the K/V cache and the byte budget.
 //!
 //! [`Spec`] describes the model of a file, whatever its architecture.
-//! [`Transformer::load`] checks the tensors against it and binds them.
+//! [`Transformer::load`] checks the tensors against it and binds them to a backend.
 //! [`Transformer::forward`] runs any number of tokens over a [`Cache`]. This crate
 //! decides which operations run on which values; a backend computes them.
 //!
-//! A file whose tensors or metadata ask for something that the pass does not
+//! A file whose tensors or metadata ask for something that the forward pass does not
 //! compute is refused by name when it is loaded.
 //!
 //! ```
@@ -52,7 +52,8 @@ pub use budget::Budget;
 pub use cache::{Cache, Workspace};
 pub use error::ModelError;
 pub use forward::{BatchError, Step, Want};
-/// The file format, for crates above that open files but depend on none below.
+/// The crate that reads and writes GGUF files, for crates that use it through this one
+/// only.
 pub use muser_gguf as gguf;
 pub use spec::Spec;
 pub use tensors::{Role, TensorSpec, Use};

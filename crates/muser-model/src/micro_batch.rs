@@ -1,40 +1,43 @@
-//! The rows of a micro-batch: whose they are, which are kept, and what becomes of
-//! their outputs.
+//! Describes the rows of a micro-batch (the tokens computed at once): whose they are,
+//! which outputs are read and what becomes of them.
 
-/// The rows of one sequence in a micro-batch.
+/// The rows that one sequence has in a micro-batch (the tokens computed at once).
 #[derive(Clone, Copy)]
 pub(crate) struct StepRows {
-    /// The index of the step that they belong to.
+    /// The index of the step (one sequence's tokens in a forward pass) that the rows
+    /// belong to.
     pub(crate) step: usize,
-    /// How many tokens of the step came before, in earlier micro-batches.
+    /// How many tokens of the step came in earlier micro-batches.
     pub(crate) done: usize,
-    /// The position of the first row.
+    /// The position in the sequence of the first of its rows in the micro-batch.
     pub(crate) first: usize,
     pub(crate) rows: usize,
-    /// Number of rows at the end whose outputs are read.
+    /// Number of kept rows: those, at the end of the rows, whose outputs are read.
     pub(crate) keep: usize,
-    /// What becomes of the last row's output. The other kept rows give logits.
+    /// What becomes of the output of the sequence's last row in the micro-batch. Its
+    /// other kept rows (rows whose outputs are read) give logits.
     pub(crate) last: Output,
 }
 
-/// What becomes of the output of a kept row.
+/// What becomes of the output of a kept row (a row whose output is read).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// The sink gets its logits.
+    /// The row's logits go to the caller's sink.
     Logits,
-    /// A token is chosen from its logits.
+    /// The next token is chosen from the row's logits.
     Choice,
-    /// The sink gets its state.
+    /// The row's state, the input of the output projection, goes to the caller's sink.
     State,
 }
 
-/// The rows of a micro-batch, step after step.
+/// The rows of a micro-batch (the tokens computed at once), one sequence after the
+/// other.
 #[derive(Default)]
 pub(crate) struct MicroBatch {
     pub(crate) steps: Vec<StepRows>,
-    /// Number of rows.
+    /// Number of rows of the micro-batch.
     pub(crate) rows: usize,
-    /// Number of rows whose outputs are read.
+    /// Number of rows of the micro-batch whose outputs are read.
     pub(crate) keep: usize,
 }
 
@@ -45,7 +48,8 @@ impl MicroBatch {
         self.steps.push(step);
     }
 
-    /// Returns the kept rows in order.
+    /// Returns the kept rows (rows whose outputs are read) of the micro-batch, in
+    /// order.
     pub(crate) fn kept(&self) -> Vec<Kept> {
         let of = |s: &StepRows| {
             let s = *s;
@@ -63,25 +67,28 @@ impl MicroBatch {
     }
 }
 
-/// A kept row.
+/// A kept row: a token of a micro-batch whose output is read.
 pub(crate) struct Kept {
-    /// The index of the step that it belongs to.
+    /// The index of the step (one sequence's tokens in a forward pass) that the row
+    /// belongs to.
     pub(crate) step: usize,
-    /// Its index among the tokens of the step.
+    /// The row's index among the tokens of its step (one sequence's tokens in a forward
+    /// pass).
     pub(crate) index: usize,
     pub(crate) position: usize,
     pub(crate) output: Output,
 }
 
-/// Number of rows below which a product takes other kernels in the pinned lane.
+/// Number of rows below which a product takes other kernels in the pinned lane
+/// (llama.cpp's arithmetic).
 const NARROW: usize = 8;
 
-/// Cuts `keep` rows into head slices of about `head_rows` each: (first row, number
-/// of rows).
+/// Cuts `keep` rows into head slices (rows whose logits are computed at once) of about
+/// `head_rows` each, and gives each as (first row, number of rows).
 ///
-/// A last slice of fewer than [`NARROW`] rows is joined to the slice before it. As
-/// the other slices are multiples of four, a slice takes the same kernels in the
-/// pinned lane as all rows at once would.
+/// A last slice of fewer than [`NARROW`] rows is joined to the slice before it. As the
+/// other slices are multiples of four, a slice takes the same kernels in the pinned
+/// lane (llama.cpp's arithmetic) as all rows at once would.
 pub(crate) fn head_slices(keep: usize, head_rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -97,7 +104,8 @@ pub(crate) fn head_slices(keep: usize, head_rows: usize) -> impl Iterator<Item =
     })
 }
 
-/// Returns the most rows of a slice that [`head_slices`] gives.
+/// Returns the most rows of a head slice (rows whose logits are computed at once) that
+/// [`head_slices`] gives.
 pub(crate) fn widest_slice(keep: usize, head_rows: usize) -> usize {
     keep.min(head_rows + NARROW - 1)
 }
@@ -117,7 +125,7 @@ mod tests {
                     n <= widest_slice(keep, 64) && n >= keep.min(NARROW),
                     "{keep}: {n}"
                 );
-                // Whole groups of four columns but in the last slice.
+                // Every slice but the last consists of whole groups of four rows.
                 assert!(i + 1 == slices.len() || n % 4 == 0);
                 at += n;
             }

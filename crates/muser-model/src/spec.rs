@@ -1,18 +1,19 @@
-//! [`Spec`]: what a model computes, as data read from a file's metadata.
+//! Describes what a model computes, as data read from a GGUF file's metadata: the
+//! [`Spec`].
 //!
-//! An architecture (the module `arch`) turns metadata into a [`Spec`]. The forward
+//! An architecture (in the module `arch`) turns metadata into a [`Spec`]. The forward
 //! pass, the binding of weights, `synth`, `convert`, the budget and the check for
-//! unknown tensors follow the spec and know no architecture. A spec can describe
-//! more than the forward pass computes; [`Spec::check_computed`] refuses the rest
-//! by name.
+//! unknown tensors follow the spec and know no architecture. A spec can describe more
+//! than the forward pass computes; [`Spec::check_computed`] refuses the rest by name.
 
 use crate::{ModelError, arch};
 use muser_gguf::Gguf;
 use muser_ops::{Attention, KvLayout, Lane, RopeSpec};
 
-/// Upper bounds of the sizes, far above any model. Products of two sizes fit in 64
-/// bits. The list of layers, some 250 bytes each, is the only allocation made
-/// before the file's tensors confirm the sizes.
+/// Upper bounds of the sizes that metadata may give a model (layers, heads, widths,
+/// positions, experts), far above any model. Products of two sizes fit in 64 bits. The
+/// list of layers, some 250 bytes each, is the only allocation made before the file's
+/// tensors confirm the sizes.
 pub(crate) const MAX_LAYERS: u32 = 1 << 14;
 pub(crate) const MAX_HEADS: u32 = 1 << 14;
 pub(crate) const MAX_WIDTH: u32 = 1 << 24;
@@ -22,9 +23,9 @@ pub(crate) const MAX_EXPERTS: u32 = 1 << 12;
 /// Describes a model: its sizes, and what each part of its forward pass computes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// `general.name`, empty if the file has none.
+    /// The model's name, the value of `general.name`; empty if the file has none.
     pub name: String,
-    /// The architecture, the value of `general.architecture`.
+    /// The model's architecture, the value of `general.architecture`, such as `llama`.
     pub arch: &'static str,
     /// Width of the residual stream.
     pub hidden: usize,
@@ -32,59 +33,63 @@ pub struct Spec {
     pub vocab: usize,
     /// Number of positions that the model was trained on.
     pub context: usize,
-    /// How a token becomes the first residual stream.
+    /// How a token's embedding row becomes the first residual stream.
     pub embed: Embed,
-    /// The layers, first to last; at least one.
+    /// The model's layers, first to last; at least one.
     pub layers: Vec<LayerSpec>,
-    /// The rotary encodings that layers name by [`RopeId`].
+    /// The rotary position encodings (RoPE), which layers name by [`RopeId`].
     pub ropes: Vec<Rope>,
     /// How the last residual stream becomes logits.
     pub out: Out,
 }
 
-/// The first operations of the pass: `x = rms(scale · row of the table)`.
+/// The first operations of the forward pass, `x = rms(scale · row of the table)`: how a
+/// row of the embedding table becomes the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embed {
-    /// Factor of the embedding row; `None` is 1.
+    /// Factor of a token's embedding row; `None` is 1.
     pub scale: Option<f32>,
-    /// Epsilon of an RMS norm without weights; `None` does not norm.
+    /// Epsilon of the RMS norm, without weights, of the embedding row; `None` if there
+    /// is no such norm.
     pub norm: Option<f32>,
 }
 
-/// The last operations of the pass.
+/// The last operations of the forward pass: how the residual stream becomes logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Out {
-    /// The norm before the head.
+    /// The RMS norm before the head (the output projection to logits).
     pub norm: Norm,
-    /// Whether the head shares the embedding table.
+    /// Whether the head (the output projection to logits) shares the embedding table's
+    /// weights.
     pub tied: bool,
-    /// Whether the head has a bias (`output.bias`).
+    /// Whether the head (the output projection to logits) has a bias (`output.bias`).
     pub bias: bool,
-    /// Factor of the logits, applied before the cap.
+    /// Factor of the logits, applied before their soft cap.
     pub scale: f32,
-    /// Caps the scaled logits: `cap · tanh(x / cap)`.
+    /// The soft cap of the scaled logits x, `cap · tanh(x / cap)`; `None` if there is
+    /// none.
     pub cap: Option<f32>,
 }
 
-/// Describes one layer.
+/// Describes one layer of a model: its attention, feed-forward network and norms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Its attention.
+    /// What the layer's attention computes.
     pub attn: Attn,
-    /// Its feed-forward network.
+    /// What the layer's feed-forward network computes.
     pub ffn: Ffn,
-    /// Its norms over the residual stream.
+    /// The layer's norms around attention and feed-forward network.
     pub norms: Norms,
 }
 
-/// An RMS norm with weights, `x / sqrt(mean(x²) + eps) · w`.
+/// An RMS norm with weights w, `x / sqrt(mean(x²) + eps) · w`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norm {
-    /// The name of its tensor, without layer and `.weight`. The name depends on the
-    /// architecture: the norm before the FFN is `ffn_norm` in most and
+    /// The name of the norm's tensor, without layer and `.weight`. The name depends on
+    /// the architecture: the norm before the FFN is `ffn_norm` in most and
     /// `post_attention_norm` in gpt-oss.
     pub tensor: &'static str,
-    /// Its epsilon.
+    /// The epsilon of the RMS norm, added to the mean square.
     pub eps: f32,
 }
 
@@ -92,58 +97,60 @@ pub struct Norm {
 /// before these are added to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Norms {
-    /// Norm of the input of attention.
+    /// The norm of the input of a layer's attention.
     pub attn: Norm,
-    /// Norm of the output of attention.
+    /// The norm of the output of a layer's attention; `None` if there is none.
     pub post_attn: Option<Norm>,
-    /// Norm of the input of the FFN.
+    /// The norm of the input of a layer's FFN.
     pub ffn: Norm,
-    /// Norm of the output of the FFN.
+    /// The norm of the output of a layer's FFN; `None` if there is none.
     pub post_ffn: Option<Norm>,
 }
 
-/// The index of a rotary encoding in [`Spec::ropes`].
+/// The index of a rotary position encoding in [`Spec::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeId(pub usize);
 
 /// Describes the attention of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attn {
-    /// Number of query heads, a multiple of `kv_heads`.
+    /// Number of query heads of a layer's attention, a multiple of `kv_heads`.
     pub heads: usize,
-    /// Number of KV heads.
+    /// Number of K/V heads of a layer's attention.
     pub kv_heads: usize,
-    /// Width of a head of Q, K and V; even.
+    /// Number of values in a head of Q, K and V; even.
     pub head_dim: usize,
-    /// Factor of the scores Q · K.
+    /// Factor of the attention scores Q · K.
     pub scale: f32,
-    /// Number of positions that a query attends to, its own included; `None` is
-    /// all.
+    /// The attention window: number of positions that a query attends to, its own
+    /// included; `None` is all.
     pub window: Option<usize>,
-    /// Caps the scaled scores before the mask: `cap · tanh(s / cap)`.
+    /// The soft cap of the scaled attention scores s, before the mask,
+    /// `cap · tanh(s / cap)`; `None` if there is none.
     pub cap: Option<f32>,
-    /// Whether each head has a learned logit (`attn_sinks`) that takes part in the
-    /// softmax and has no value.
+    /// Whether each attention head has a sink: a learned logit (`attn_sinks`) that
+    /// takes part in the softmax and has no value.
     pub sinks: bool,
-    /// The rotary encoding of Q and K; `None` encodes no position.
+    /// The rotary position encoding of Q and K; `None` encodes no position.
     pub rope: Option<RopeId>,
-    /// Norm of each head of Q and K, before the encoding.
+    /// The RMS norms of each head of Q and K, before the rotary encoding; `None` if
+    /// there are none.
     pub qk_norm: Option<QkNorm>,
-    /// Which projections have a bias.
+    /// Which projections of attention have a bias.
     pub bias: AttnBias,
-    /// Whether Q, K and V are one matrix, `attn_qkv`.
+    /// Whether the projections to Q, K and V are one matrix, `attn_qkv`.
     pub fused: bool,
-    /// Whether the output is multiplied by the sigmoid of another projection of the
-    /// input, `attn_gate`.
+    /// Whether the output of attention is multiplied by the sigmoid of another
+    /// projection of the input, `attn_gate`.
     pub gate: bool,
 }
 
-/// The norms of each head of Q and K.
+/// The QK norms: RMS norms of each head of Q and of K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNorm {
-    /// Their epsilon.
+    /// The epsilon of the QK norms.
     pub eps: f32,
-    /// Whether all weights of a norm must be equal. Muse Glimmer folds its query
+    /// Whether all weights of a QK norm must be equal. Muse Glimmer folds its query
     /// scale into them. A file whose weights vary is another variant of the model,
     /// which may differ in ways that are not checked.
     pub constant: bool,
@@ -162,32 +169,36 @@ pub struct AttnBias {
 /// Describes the feed-forward network of one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ffn {
-    /// `Wdown glu(Wgate h, Wup h)`.
+    /// A dense FFN, `Wdown glu(Wgate h, Wup h)`: three projections of the normed input
+    /// h, with one activation function.
     Dense {
-        /// Width between the projections.
+        /// Width of the FFN between its projections.
         width: usize,
-        /// The function that joins gate and up.
+        /// The function that joins the outputs of the FFN's gate and up projections.
         glu: Glu,
-        /// Which projections have a bias.
+        /// Which projections of the dense FFN have a bias.
         bias: FfnBias,
-        /// Whether gate and up are one matrix, `ffn_up`, the gate's rows first.
+        /// Whether the FFN's gate and up projections are one matrix, `ffn_up`, the
+        /// gate's rows first.
         fused: bool,
     },
-    /// A weighted sum over the experts that a router chooses for each token.
+    /// A mixture of experts: a weighted sum over the experts that a router chooses for
+    /// each token.
     Experts {
-        /// Number of experts.
+        /// Number of experts of the layer.
         count: usize,
         /// Number of experts chosen for a token.
         used: usize,
-        /// Width between the projections of an expert.
+        /// Width of an expert between its projections.
         width: usize,
-        /// The function that joins gate and up.
+        /// The function that joins the outputs of an expert's gate and up projections.
         glu: Glu,
-        /// Width of a further expert that every token takes; `None` has none.
+        /// Width of the shared expert, which every token takes; `None` if there is
+        /// none.
         shared: Option<usize>,
-        /// How the outputs of the router become weights.
+        /// How the router's outputs become the weights of the chosen experts.
         gating: Gating,
-        /// Whether router and experts have biases.
+        /// Whether the router and the experts have biases.
         bias: bool,
     },
 }
@@ -201,87 +212,95 @@ pub struct FfnBias {
     pub down: bool,
 }
 
-/// The function that joins gate `g` and up `u`, value by value.
+/// The activation function of an FFN, which joins the outputs g of its gate and u of
+/// its up projection, value by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Glu {
-    /// `silu(g) · u`.
+    /// SwiGLU, `silu(g) · u`, of the gate's output g and the up projection's output u.
     Silu,
-    /// `gelu(g) · u`, with the tanh form of GELU.
+    /// GEGLU, `gelu(g) · u`, of the gate's output g and the up projection's output u,
+    /// with the tanh form of GELU.
     Gelu,
-    /// `g' / (1 + exp(-alpha · g')) · (u' + 1)` with `g' = min(g, limit)` and `u'`
-    /// clamped to ±`limit`.
+    /// Clamped SwiGLU, `g' / (1 + exp(-alpha · g')) · (u' + 1)`, of the gate's output g
+    /// and the up projection's output u, with `g' = min(g, limit)` and `u'` clamped to
+    /// ±`limit`.
     Clamped {
-        /// Factor in the exponent.
+        /// Factor of the gate's output in the exponent of the clamped SwiGLU.
         alpha: f32,
-        /// Bound of gate and up.
+        /// Bound of the gate's and the up projection's outputs in the clamped SwiGLU.
         limit: f32,
     },
 }
 
-/// How the outputs of a router become the weights of the chosen experts.
+/// How the outputs of a mixture's router become the weights of the chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
-    /// Softmax over all experts; the largest are chosen and divided by their sum.
+    /// Takes the softmax of the router's outputs over all experts, chooses the largest
+    /// and divides them by their sum.
     SoftmaxThenTop,
-    /// The largest are chosen, then softmax over these.
+    /// Chooses the largest of the router's outputs, then takes the softmax over these.
     TopThenSoftmax,
 }
 
-/// Describes a rotary encoding.
+/// Describes a rotary position encoding (RoPE).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
-    /// Which values of a head form a pair.
+    /// Which values of a head the rotary encoding rotates as a pair.
     pub pairs: Pairs,
-    /// Number of values at the beginning of a head that are rotated.
+    /// Number of values at the beginning of a head that the rotary encoding rotates.
     pub dims: usize,
-    /// Base of the angles: pair i of position p has the angle
+    /// Base of the rotary encoding's angles: pair i of position p has the angle
     /// `p · base^(-2i / dims)`.
     pub base: f32,
-    /// How the angles are scaled.
+    /// How the angles of the rotary encoding are scaled.
     pub scaling: Scaling,
-    /// The tensors whose values divide the angles.
+    /// The tensors whose values divide the angles of the rotary encoding.
     pub factors: Factors,
 }
 
-/// Which values of a head form a pair.
+/// Which values of a head a rotary encoding rotates as a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
-    /// (2i, 2i + 1): llama.cpp's NORM.
+    /// Rotates the neighbouring values (2i, 2i + 1) of a head as a pair: llama.cpp's
+    /// NORM.
     Neighbours,
-    /// (i, i + d / 2): llama.cpp's NEOX.
+    /// Rotates the values (i, i + d / 2) of a head as a pair, d being the number of
+    /// rotated values: llama.cpp's NEOX.
     Halves,
 }
 
 /// How the angles of a rotary encoding are scaled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
-    /// The angles stay as they are.
+    /// The angles of the rotary encoding stay as they are.
     Unscaled,
-    /// Every angle is divided by `factor`.
+    /// Linear scaling: every angle of the rotary encoding is divided by `factor`.
     Linear {
-        /// Divisor of the angles, above 0.
+        /// Divisor of the rotary encoding's angles, above 0.
         factor: f32,
-        /// Factor of Q and K.
+        /// Factor by which the encoded Q and K are multiplied.
         attn_factor: f32,
     },
-    /// YaRN: high frequencies stay, low ones are divided by `factor`, with a ramp
-    /// between; Q and K are multiplied by a magnitude.
+    /// YaRN scaling of a rotary encoding: high frequencies stay, low ones are divided
+    /// by `factor`, with a ramp between; Q and K are multiplied by a magnitude.
     Yarn {
-        /// Divisor of the low frequencies.
+        /// Divisor of the rotary encoding's low frequencies.
         factor: f32,
-        /// Number of positions that the model was trained on before it was extended.
+        /// Number of positions that the model was trained on before its context was
+        /// extended.
         original: usize,
-        /// Factor of the magnitude.
+        /// Factor of the magnitude that YaRN multiplies Q and K by.
         attn_factor: f32,
     },
-    /// LongRoPE: one of two lists of factors, chosen by the size of the context; Q and
-    /// K are multiplied by a magnitude.
+    /// LongRoPE scaling of a rotary encoding: one of two lists of factors, chosen by
+    /// the size of the context, divides the angles; Q and K are multiplied by a
+    /// magnitude.
     Long {
-        /// A further divisor of every angle.
+        /// A further divisor of every angle of the rotary encoding.
         factor: f32,
-        /// Contexts of more positions take the long factors.
+        /// Number of positions above which a context takes the long list of factors.
         original: usize,
-        /// Factor of Q and K.
+        /// Factor by which the encoded Q and K are multiplied.
         attn_factor: f32,
     },
 }
@@ -289,24 +308,26 @@ pub enum Scaling {
 /// The tensors whose values divide the angles of a rotary encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Factors {
-    /// No tensor.
+    /// No tensor divides the angles of the rotary encoding.
     Absent,
-    /// `rope_freqs.weight`.
+    /// One tensor, `rope_freqs.weight`, divides the angles of the rotary encoding.
     One,
-    /// `rope_factors_long.weight` and `rope_factors_short.weight`.
+    /// Two tensors for long and short contexts, `rope_factors_long.weight` and
+    /// `rope_factors_short.weight`, divide the angles of the rotary encoding.
     LongAndShort,
 }
 
 impl Norm {
-    /// Makes the norm of this tensor with this epsilon.
+    /// Describes the RMS norm whose weights are in this tensor, with this epsilon.
     pub(crate) fn new(tensor: &'static str, eps: f32) -> Self {
         Self { tensor, eps }
     }
 }
 
 impl Attn {
-    /// Makes plain attention: over all positions, with scores divided by the square
-    /// root of the head's width, and without any of the options.
+    /// Makes the description of plain attention: over all positions, with scores
+    /// divided by the square root of the head's width, without window, cap, sinks,
+    /// rotary encoding, norms, biases and gate.
     pub(crate) fn plain(heads: usize, kv_heads: usize, head_dim: usize) -> Self {
         Self {
             heads,
@@ -324,19 +345,21 @@ impl Attn {
         }
     }
 
-    /// Returns the width of Q, of the gate and of the output.
+    /// Returns the width of Q, of the gate and of attention's output in this layer: all
+    /// query heads together.
     pub fn width(&self) -> usize {
         self.heads * self.head_dim
     }
 
-    /// Returns the width of K and of V.
+    /// Returns the width of K and of V in this layer: all K/V heads together.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 }
 
 impl Ffn {
-    /// Makes a dense FFN without biases.
+    /// Makes the description of a dense FFN without biases, with gate and up
+    /// projections apart.
     pub(crate) fn dense(width: usize, glu: Glu) -> Self {
         Self::Dense {
             width,
@@ -346,8 +369,8 @@ impl Ffn {
         }
     }
 
-    /// Returns the width between the projections, of one expert where there are
-    /// several.
+    /// Returns the width of the FFN between its projections, that of one expert where
+    /// there are several.
     pub fn width(&self) -> usize {
         match *self {
             Self::Dense { width, .. } | Self::Experts { width, .. } => width,
@@ -356,8 +379,8 @@ impl Ffn {
 }
 
 impl Spec {
-    /// Reads and checks the metadata of a file, with the strict lane's
-    /// defaults for keys that are absent.
+    /// Reads and checks the metadata of a model file, with the defaults of the strict
+    /// lane (muser's own arithmetic) for keys that are absent.
     ///
     /// # Errors
     /// An unknown architecture; a key that is missing, of the wrong type, out of
@@ -367,8 +390,8 @@ impl Spec {
         Self::in_lane(gguf, Lane::Strict)
     }
 
-    /// Reads and checks the metadata of a file like [`Spec::from_gguf`], with the
-    /// defaults of a lane. The pinned lane has llama.cpp's.
+    /// Reads and checks the metadata of a model file like [`Spec::from_gguf`], with the
+    /// defaults of a lane (strict or pinned). The pinned lane has llama.cpp's.
     ///
     /// # Errors
     /// Those of [`Spec::from_gguf`]; an architecture that the pinned lane does not
@@ -377,18 +400,18 @@ impl Spec {
         arch::read(gguf.metadata(), &|name| gguf.tensor(name).is_some(), lane)
     }
 
-    /// Returns the width of Q, the largest of all layers. The forward pass computes
-    /// layers of one width only ([`Spec::check_computed`]).
+    /// Returns the width of Q (all query heads together), the largest of all layers.
+    /// The forward pass computes layers of one width only ([`Spec::check_computed`]).
     pub fn attention_width(&self) -> usize {
         self.widest(|l| l.attn.width())
     }
 
-    /// Returns the width of K, the largest of all layers.
+    /// Returns the width of K (all K/V heads together), the largest of all layers.
     pub fn kv_width(&self) -> usize {
         self.widest(|l| l.attn.kv_width())
     }
 
-    /// Returns the width of the FFN, the largest of all layers.
+    /// Returns the width of the FFN between its projections, the largest of all layers.
     pub fn ffn_width(&self) -> usize {
         self.widest(|l| l.ffn.width())
     }
@@ -397,18 +420,20 @@ impl Spec {
         self.layers.iter().map(width).max().unwrap_or(0)
     }
 
-    /// Returns the window of a layer; `None` if it attends to all positions.
+    /// Returns the attention window of a layer in positions; `None` if it attends to
+    /// all.
     pub fn layer_window(&self, layer: usize) -> Option<usize> {
         self.layers.get(layer).and_then(|l| l.attn.window)
     }
 
-    /// Returns the largest window; `None` if no layer has one.
+    /// Returns the largest attention window of the model's layers in positions; `None`
+    /// if no layer has one.
     pub fn window(&self) -> Option<usize> {
         self.layers.iter().filter_map(|l| l.attn.window).max()
     }
 
-    /// Returns the layout of a layer's KV cache, for a sequence of `context`
-    /// positions that is stored in micro-batches of at most `max_batch` rows.
+    /// Returns the layout of a layer's K/V cache, for a sequence of `context` positions
+    /// that is stored in micro-batches of at most `max_batch` rows.
     ///
     /// # Panics
     /// If there is no such layer.

@@ -1,13 +1,14 @@
-//! [`Spec::tensors`]: the one list of a model's tensors.
+//! Lists the tensors that a model must have: [`Spec::tensors`] is the one such list.
 //!
-//! Binding, `synth`, `convert`, `inspect`, the budget and the check for unknown
-//! tensors iterate it. It has no optional entry: what a file may have or lack (a
-//! bias, a head of its own) is a field of the [`Spec`], set when the metadata is
-//! read. So every tensor of a file is either in the list or refused.
+//! Binding, `synth`, `convert`, `inspect`, the budget and the check for unknown tensors
+//! iterate it. It has no optional entry: what a file may have or lack (a bias, a head
+//! of its own) is a field of the [`Spec`], set when the metadata is read. So every
+//! tensor of a file is either in the list or refused.
 
 use crate::spec::{Factors, Ffn, LayerSpec, Norm, Spec};
 
-/// The purpose of a tensor.
+/// The role of a tensor: its purpose in the model, such as the Q projection or the
+/// embedding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "the names are those of the tensor table")]
 pub enum Role {
@@ -54,21 +55,22 @@ pub enum Role {
     SharedDown,
 }
 
-/// How the values of a tensor are used.
+/// How the forward pass uses the values of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Use {
-    /// Rows are looked up by token.
+    /// The tensor is a table, whose rows are looked up by token.
     Table,
-    /// A matrix that multiplies activations.
+    /// The tensor is a matrix that multiplies activations.
     Product,
-    /// Its values are factors or terms, one for each channel; F32 in memory.
+    /// The tensor's values are factors or terms, one for each channel; F32 in memory.
     Vector,
-    /// Its values divide the angles of a rotary encoding.
+    /// The tensor's values divide the angles of a rotary encoding.
     RopeFactors,
 }
 
 impl Use {
-    /// Returns the name: `table`, `product`, `vector` or `rope factors`.
+    /// Returns the name of this use of a tensor: `table`, `product`, `vector` or
+    /// `rope factors`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Table => "table",
@@ -78,29 +80,30 @@ impl Use {
         }
     }
 
-    /// Returns whether its tensors may be quantised: tables and matrices may, vectors
-    /// may not.
+    /// Returns whether tensors of this use may be quantised: tables and matrices may,
+    /// vectors may not.
     pub fn may_be_quantised(self) -> bool {
         matches!(self, Self::Table | Self::Product)
     }
 }
 
-/// A tensor that a model must have.
+/// A tensor that a model must have, with the name and shape expected of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Its name in the file.
+    /// The tensor's name in the GGUF file.
     pub name: String,
-    /// Its purpose.
+    /// The tensor's purpose in the model, such as the Q projection.
     pub role: Role,
-    /// Its layer; `None` for the tensors of the whole model.
+    /// The layer that the tensor belongs to, from 0; `None` for the tensors of the
+    /// whole model.
     pub layer: Option<usize>,
-    /// Its dimensions, the row length first: one for a vector, `[in, out]` for a
-    /// matrix, `[in, out, experts]` for the matrices of all experts.
+    /// The tensor's dimensions, the row length first: one for a vector, `[in, out]` for
+    /// a matrix, `[in, out, experts]` for the matrices of all experts.
     pub dims: Vec<usize>,
 }
 
-/// One row for each role, in the order of [`Role`]: the name of its tensor without
-/// the layer, and its use.
+/// One entry for each role that a tensor can have, in the order of [`Role`]: the
+/// tensor's name without the layer, and its use.
 const TABLE: [(Role, &str, Use); 41] = {
     use Role::*;
     use Use::{Product, RopeFactors as Divisors, Table, Vector};
@@ -149,7 +152,8 @@ const TABLE: [(Role, &str, Use); 41] = {
     ]
 };
 
-/// The roles of tensors of the whole model. All others belong to a layer.
+/// The roles of tensors that belong to the whole model, such as the embedding; all
+/// other roles belong to a layer.
 const OF_MODEL: [Role; 7] = [
     Role::Embedding,
     Role::OutputNorm,
@@ -166,19 +170,20 @@ impl Role {
         (name, usage)
     }
 
-    /// Returns how the values are used.
+    /// Returns how the values of a tensor of this role are used.
     pub fn usage(self) -> Use {
         self.row().1
     }
 
-    /// Returns the name without the layer and the suffix: `attn_q`, `output`, …
+    /// Returns the usual name of this role's tensor without the layer and the suffix:
+    /// `attn_q`, `output`, …
     pub fn class(self) -> &'static str {
         let name = self.row().0;
         name.split_once('.').map_or(name, |(class, _)| class)
     }
 
-    /// Returns the usual name of the tensor in a file. Roles of the whole model
-    /// ignore `layer`.
+    /// Returns the usual name in a GGUF file of the tensor of this role. Roles of the
+    /// whole model ignore `layer`.
     pub fn tensor_name(self, layer: usize) -> String {
         let name = self.row().0;
         match OF_MODEL.contains(&self) {
@@ -187,7 +192,7 @@ impl Role {
         }
     }
 
-    /// Returns whether it is a matrix of attention.
+    /// Returns whether a tensor of this role is a matrix of attention.
     pub fn is_attention_projection(self) -> bool {
         matches!(
             self,
@@ -195,14 +200,14 @@ impl Role {
         )
     }
 
-    /// Returns whether it is a vector or holds RoPE factors: what may not be
-    /// quantised.
+    /// Returns whether a tensor of this role is a vector or holds RoPE factors, and so
+    /// may not be quantised.
     pub fn is_vector(self) -> bool {
         !self.usage().may_be_quantised()
     }
 }
 
-/// The list under construction.
+/// The list of a model's tensors under construction, for one layer or the whole model.
 struct List {
     layer: Option<usize>,
     tensors: Vec<TensorSpec>,
@@ -224,7 +229,7 @@ impl List {
         }
     }
 
-    /// Adds a norm under its name in the architecture.
+    /// Adds a norm's tensor under the name that the architecture has for it.
     fn norm(&mut self, role: Role, norm: &Norm, width: usize) {
         let name = match self.layer {
             Some(layer) => format!("blk.{layer}.{}.weight", norm.tensor),
@@ -240,8 +245,8 @@ impl List {
 }
 
 impl Spec {
-    /// Returns every tensor that the model must have: those of the whole model, then
-    /// those of each layer.
+    /// Returns every tensor that a model of this spec must have: those of the whole
+    /// model, then those of each layer.
     pub fn tensors(&self) -> impl Iterator<Item = TensorSpec> + '_ {
         let layers = self.layers.iter().enumerate();
         let layers = layers.flat_map(|(i, layer)| self.of_layer(i, layer));

@@ -1,4 +1,4 @@
-//! [`Transformer`]: a model whose weights are bound to a backend.
+//! Loads a model and binds its weights to a backend: [`Transformer`].
 
 use crate::bind::{Binder, Index, Tensor};
 use crate::spec::{LayerSpec, Norm, RopeId};
@@ -7,58 +7,61 @@ use muser_gguf::Gguf;
 use muser_ops::{Attention, Backend, Lane, OpError, Sizes};
 use std::sync::Arc;
 
-/// A model on one backend, its weights checked and bound.
+/// A loaded model: its weights, checked and bound to one backend, and what its forward
+/// pass computes.
 ///
-/// It is immutable: any number of sequences share it, each with its own [`Cache`].
+/// The model is immutable: any number of sequences share it, each with its own
+/// [`Cache`].
 pub struct Transformer<B: Backend> {
     pub(crate) spec: Arc<Spec>,
-    /// The lane of the backend.
+    /// The lane (strict or pinned arithmetic) that the backend computes in.
     pub(crate) lane: Lane,
-    /// The sizes that the backend cuts calls into.
+    /// The backend's largest micro-batch and head slice, into which calls are cut.
     pub(crate) sizes: Sizes,
     pub(crate) backend: Arc<B>,
     pub(crate) embedding: B::Table,
     pub(crate) layers: Vec<Layer<B>>,
     pub(crate) output_norm: NormWeights<B>,
     pub(crate) head: B::Set,
-    /// The rotary encodings, which layers refer to by [`RopeId`].
+    /// The rotary position encodings, bound to the backend; layers refer to them by
+    /// [`RopeId`].
     pub(crate) ropes: Vec<B::Rope>,
     tensors: Index,
-    /// The file. The weights share its map.
+    /// The GGUF file of the model. The weights share its memory map.
     gguf: Gguf,
 }
 
-/// The bound weights of one layer, in the order of their use; `None` where the
-/// architecture has none.
+/// The weights of one layer, bound to a backend, in the order of their use; `None`
+/// where the architecture has none.
 pub(crate) struct Layer<B: Backend> {
     pub(crate) attn_norm: NormWeights<B>,
-    /// Q, the gate if there is one, K and V. The matrices that only query rows need
-    /// come first.
+    /// The projections of attention's input as one set: Q, the gate if there is one, K
+    /// and V. The matrices that only query rows need come first.
     pub(crate) attn_input: B::Set,
-    /// Whether the output of attention is gated.
+    /// Whether the output of attention is multiplied by the sigmoid of the gate.
     pub(crate) gate: bool,
     pub(crate) q_norm: Option<NormWeights<B>>,
     pub(crate) k_norm: Option<NormWeights<B>>,
-    /// The rotary encoding of Q and K.
+    /// The rotary position encoding of Q and K; `None` encodes no position.
     pub(crate) rope: Option<RopeId>,
     pub(crate) attention: Attention,
     pub(crate) output: B::Set,
     pub(crate) post_attn_norm: Option<NormWeights<B>>,
     pub(crate) ffn_norm: NormWeights<B>,
-    /// Gate and up.
+    /// The gate and up projections of the FFN as one set.
     pub(crate) ffn_input: B::Set,
     pub(crate) ffn_down: B::Set,
     pub(crate) post_ffn_norm: Option<NormWeights<B>>,
 }
 
-/// A bound RMS norm.
+/// An RMS norm with its weights bound to a backend.
 pub(crate) struct NormWeights<B: Backend> {
     pub(crate) weights: B::Vector,
     pub(crate) eps: f32,
 }
 
 impl<B: Backend> NormWeights<B> {
-    /// Norms rows of `x` into `out`.
+    /// Computes the RMS norm of the first `rows` rows of `x` into `out`.
     pub(crate) fn apply(
         &self,
         b: &B,
@@ -99,8 +102,9 @@ impl<B: Backend> Layer<B> {
 }
 
 impl<B: Backend> Transformer<B> {
-    /// Binds the model of a file. Where the backend reads host memory, matrices are
-    /// not copied and keep the file's map alive.
+    /// Loads the model of a GGUF file: checks it and binds its weights to the backend.
+    /// Where the backend reads host memory, matrices are not copied and keep the file's
+    /// map alive.
     ///
     /// # Errors
     /// Those of [`Spec::in_lane`], [`Spec::check_computed`] and the backend; a tensor
@@ -140,43 +144,45 @@ impl<B: Backend> Transformer<B> {
         })
     }
 
-    /// Returns the description of the model.
+    /// Returns the spec of the model: its sizes and what its layers compute.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Returns the lane that it is computed in.
+    /// Returns the lane (strict or pinned arithmetic) that the model is computed in.
     pub fn lane(&self) -> Lane {
         self.lane
     }
 
-    /// Returns the backend.
+    /// Returns the backend that the model's weights are bound to.
     pub fn backend(&self) -> &Arc<B> {
         &self.backend
     }
 
-    /// Returns all tensors: those of the whole model, then those of each layer.
+    /// Returns all tensors of the model: those of the whole model, then those of each
+    /// layer.
     pub fn tensors(&self) -> &[Tensor] {
         self.tensors.all()
     }
 
-    /// Returns the tensors by layer.
+    /// Returns the list of the model's tensors, by layer.
     pub(crate) fn index(&self) -> &Index {
         &self.tensors
     }
 
-    /// Returns the file.
+    /// Returns the GGUF file that the model was loaded from.
     pub(crate) fn gguf(&self) -> &Gguf {
         &self.gguf
     }
 
-    /// Returns the bytes of all weights.
+    /// Returns the bytes of all weights of the model.
     pub fn weights_bytes(&self) -> u64 {
         self.tensors().iter().map(|t| t.bytes).sum()
     }
 
     /// Returns the bytes of weights that one token reads: every matrix and norm, and
-    /// one row of the embedding. A table that is also the head is read whole.
+    /// one row of the embedding table. A table that is also the head (the output
+    /// projection) is read whole.
     pub fn bytes_per_token(&self) -> u64 {
         let all = self.weights_bytes();
         let embedding = self.tensors.get(Role::Embedding, None);
@@ -190,13 +196,13 @@ impl<B: Backend> Transformer<B> {
         })
     }
 
-    /// Returns the number of parameters, norms and embedding included.
+    /// Returns the number of the model's parameters, norms and embedding included.
     pub fn parameters(&self) -> u64 {
         let count = |t: &Tensor| t.rows as u64 * t.cols as u64;
         self.tensors().iter().map(count).sum()
     }
 
-    /// Makes an empty cache for one sequence of up to `context` positions, at least
+    /// Makes an empty K/V cache for one sequence of up to `context` positions, at least
     /// one. `context` may exceed [`Spec::context`], the positions that the model was
     /// trained on.
     pub fn cache(&self, context: usize) -> Cache<B> {
@@ -204,13 +210,13 @@ impl<B: Backend> Transformer<B> {
         Cache::new(&*self.backend, &self.spec, context.max(1), max_batch)
     }
 
-    /// Makes the workspace of passes over several sequences
+    /// Makes a workspace (activation buffers) for forward passes over several sequences
     /// ([`Transformer::forward_many`]).
     pub fn workspace(&self) -> Workspace<B> {
         Workspace::new(&self.spec)
     }
 
-    /// Returns the bytes of KV that a full cache of `context` positions holds.
+    /// Returns the bytes of K and V that a full cache of `context` positions holds.
     pub fn cache_bytes(&self, context: usize) -> u64 {
         crate::cache::kv_bytes(&self.spec, context, self.sizes.micro_batch, context)
     }

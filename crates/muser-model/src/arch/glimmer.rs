@@ -1,5 +1,6 @@
-//! Muse Glimmer: sliding layers with RoPE and full layers without a position
-//! encoding, gated attention, QK norms, norms before and after attention and FFN.
+//! Describes the architecture Muse Glimmer: layers with a sliding window and RoPE, full
+//! layers without a position encoding, gated attention, QK norms, and norms before and
+//! after attention and FFN.
 
 use super::{Arch, Keys, size};
 use crate::ModelError;
@@ -14,7 +15,7 @@ pub(super) const ARCH: Arch = Arch {
     name: "muse-glimmer",
     read,
     keys,
-    // The first is ignored where no scaling is set; the second is about training.
+    // The first key is ignored where no scaling is set; the second is about training.
     harmless: &[
         "rope.scaling.original_context_length",
         "rope.scaling.finetuned",
@@ -23,14 +24,15 @@ pub(super) const ARCH: Arch = Arch {
     unused: &["tied"],
 };
 
-/// Epsilon of the norms after attention and FFN, a constant that no file states.
+/// Epsilon of Muse Glimmer's norms after attention and FFN, a constant that no file
+/// states.
 const POST_NORM_EPS: f32 = 1e-8;
 
-/// The period of a file without a pattern: every fourth layer is full, as in
-/// llama.cpp.
+/// The period of full layers in a file without a pattern of sliding and full ones:
+/// every fourth layer attends to all positions, as in llama.cpp.
 const PERIOD: usize = 4;
 
-/// Keys that must equal the head width where they are present.
+/// Metadata keys that must equal the width of an attention head where they are present.
 const SAME_AS_HEAD: [&str; 5] = [
     "attention.value_length",
     "rope.dimension_count",
@@ -86,7 +88,7 @@ fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     })
 }
 
-/// Reads a full layer.
+/// Reads the spec of a full layer of Muse Glimmer, one that attends to all positions.
 fn layer(k: &Keys<'_>) -> Result<LayerSpec, ModelError> {
     let heads = k.size("attention.head_count", MAX_HEADS)?;
     let kv_heads = k.size("attention.head_count_kv", MAX_HEADS)?;
@@ -114,8 +116,9 @@ fn layer(k: &Keys<'_>) -> Result<LayerSpec, ModelError> {
     })
 }
 
-/// Reads the RoPE base of the sliding layers. Refuses scaled RoPE: the release has
-/// none, and its meaning for the full layers is not known.
+/// Reads the RoPE base of Muse Glimmer's sliding layers; `None` if the file has none.
+/// Refuses scaled RoPE: the release has none, and its meaning for the full layers is
+/// not known.
 fn rope_base(k: &Keys<'_>) -> Result<Option<f32>, ModelError> {
     const TYPE: &str = "rope.scaling.type";
     match k.opt_text(TYPE)? {

@@ -1,4 +1,5 @@
-//! [`Keys`]: typed and checked reads of an architecture's keys in the metadata.
+//! Reads and checks an architecture's metadata keys by type, and notes which were read:
+//! [`Keys`].
 
 use crate::spec::{AttnBias, FfnBias, MAX_HEADS, MAX_WIDTH};
 use crate::{ModelError, Role};
@@ -7,7 +8,8 @@ use muser_ops::Lane;
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-/// The metadata of a file, the keys read so far, and the tensors that the file has.
+/// The metadata of a model file, the keys read so far, and a test of which tensors the
+/// file has.
 pub(crate) struct Keys<'a> {
     metadata: &'a Metadata,
     has: &'a dyn Fn(&str) -> bool,
@@ -40,30 +42,31 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Returns the lane, for defaults that depend on it.
+    /// Returns the lane (strict or pinned arithmetic), for defaults that depend on it.
     pub(super) fn lane(&self) -> Lane {
         self.lane
     }
 
-    /// Returns whether the file has this tensor.
+    /// Returns whether the model file has a tensor of this name.
     pub(super) fn has(&self, tensor: &str) -> bool {
         (self.has)(tensor)
     }
 
-    /// Returns `general.name`, empty if the file has none.
+    /// Returns the model's name, `general.name`; empty if the file has none.
     pub(super) fn name(&self) -> Result<String, ModelError> {
         let name = self.metadata.opt_string("general.name")?;
         Ok(name.unwrap_or("").to_owned())
     }
 
-    /// Returns the key with its prefix, and notes that it was read.
+    /// Returns a metadata key with the architecture's prefix, and notes that it was
+    /// read.
     fn key(&self, suffix: &str) -> String {
         let key = format!("{}.{suffix}", self.arch);
         self.asked.borrow_mut().insert(key.clone());
         key
     }
 
-    /// Makes the error for a value that the architecture does not allow.
+    /// Makes the error for a metadata value that the architecture does not allow.
     pub(super) fn refused(
         &self,
         suffix: &str,
@@ -73,20 +76,21 @@ impl<'a> Keys<'a> {
         refused(&self.key(suffix), expected, found)
     }
 
-    /// Reads a size from 1 to `most`.
+    /// Reads a metadata key that is a size from 1 to `most`.
     pub(super) fn size(&self, suffix: &str, most: u32) -> Result<usize, ModelError> {
         let value = self.metadata.u32(&self.key(suffix))?;
         self.check_size(suffix, value, most)
     }
 
-    /// Reads a size from 1 to `most`; `None` if there is no such key.
+    /// Reads a metadata key that is a size from 1 to `most`; `None` if there is no such
+    /// key.
     pub(super) fn opt_size(&self, suffix: &str, most: u32) -> Result<Option<usize>, ModelError> {
         let value = self.metadata.opt_u32(&self.key(suffix))?;
         value.map(|v| self.check_size(suffix, v, most)).transpose()
     }
 
-    /// Reads a size that a file gives as one number or as one for each layer. Refuses
-    /// numbers that differ.
+    /// Reads a size that a file's metadata gives as one number or as one for each
+    /// layer; `None` if there is no such key. Refuses numbers that differ.
     pub(super) fn opt_uniform(
         &self,
         suffix: &str,
@@ -113,7 +117,8 @@ impl<'a> Keys<'a> {
         Ok(Some(self.check_size(suffix, values[0], most)?))
     }
 
-    /// Reads a size like [`Keys::opt_uniform`], of a key that must be there.
+    /// Reads a size that metadata gives once or for each layer, like
+    /// [`Keys::opt_uniform`], of a key that must be there.
     pub(super) fn uniform(
         &self,
         suffix: &str,
@@ -133,7 +138,7 @@ impl<'a> Keys<'a> {
         Ok(value as usize)
     }
 
-    /// Reads a count up to `most`; 0 if there is no such key.
+    /// Reads a metadata key that is a count up to `most`; 0 if there is no such key.
     pub(super) fn count(&self, suffix: &str, most: u32) -> Result<usize, ModelError> {
         match self.metadata.opt_u32(&self.key(suffix))? {
             None | Some(0) => Ok(0),
@@ -141,13 +146,14 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Reads a finite number above 0.
+    /// Reads a metadata key that is a finite number above 0.
     pub(super) fn positive(&self, suffix: &str) -> Result<f32, ModelError> {
         let value = self.metadata.f32(&self.key(suffix))?;
         self.check_positive(suffix, value)
     }
 
-    /// Reads a finite number above 0; `None` if there is no such key.
+    /// Reads a metadata key that is a finite number above 0; `None` if there is no such
+    /// key.
     pub(super) fn opt_positive(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
         let value = self.metadata.opt_f32(&self.key(suffix))?;
         value.map(|v| self.check_positive(suffix, v)).transpose()
@@ -161,17 +167,17 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Reads a number; `None` if there is no such key.
+    /// Reads a metadata key that is a number; `None` if there is no such key.
     pub(super) fn opt_number(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
         Ok(self.metadata.opt_f32(&self.key(suffix))?)
     }
 
-    /// Reads a string; `None` if there is no such key.
+    /// Reads a metadata key that is a string; `None` if there is no such key.
     pub(super) fn opt_text(&self, suffix: &str) -> Result<Option<&str>, ModelError> {
         Ok(self.metadata.opt_string(&self.key(suffix))?)
     }
 
-    /// Returns which biases the file has for the attention of a layer.
+    /// Returns which projections of a layer's attention have a bias tensor in the file.
     pub(super) fn attn_bias(&self, layer: usize) -> AttnBias {
         let has = |role: Role| self.has(&role.tensor_name(layer));
         AttnBias {
@@ -182,7 +188,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Returns which biases the file has for the FFN of a layer.
+    /// Returns which projections of a layer's dense FFN have a bias tensor in the file.
     pub(super) fn ffn_bias(&self, layer: usize) -> FfnBias {
         let has = |role: Role| self.has(&role.tensor_name(layer));
         FfnBias {
@@ -192,7 +198,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Refuses a number of KV heads that does not divide the number of query heads.
+    /// Refuses a number of K/V heads that does not divide the number of query heads.
     pub(super) fn check_heads(&self, heads: usize, kv_heads: usize) -> Result<(), ModelError> {
         if heads.is_multiple_of(kv_heads) {
             return Ok(());
@@ -201,7 +207,8 @@ impl<'a> Keys<'a> {
         Err(self.refused("attention.head_count_kv", expected, kv_heads))
     }
 
-    /// Refuses an odd head width, and any of the keys `same` that gives another width.
+    /// Refuses an odd width of attention heads, and any of the metadata keys `same`
+    /// that gives another width.
     pub(super) fn check_head_dim(
         &self,
         head_dim: usize,
@@ -244,8 +251,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Reads which layers slide, in both forms in circulation: a period n, where every
-    /// n-th layer is full, or one boolean for each layer. `period` is the default.
+    /// Reads which layers have a sliding window, in both forms in circulation: a period
+    /// n, where every n-th layer is full, or one boolean for each layer. `period` is
+    /// the default.
     pub(super) fn pattern(&self, layers: usize, period: usize) -> Result<Vec<bool>, ModelError> {
         const KEY: &str = "attention.sliding_window_pattern";
         let key = self.key(KEY);
@@ -267,8 +275,8 @@ impl<'a> Keys<'a> {
         Ok((0..layers).map(|i| i % period != period - 1).collect())
     }
 
-    /// Refuses a key with the architecture's prefix that was not read and is not
-    /// listed as harmless.
+    /// Refuses a metadata key with the architecture's prefix that was not read and is
+    /// not listed as harmless.
     pub(super) fn check_all_asked(&self, harmless: &[&str]) -> Result<(), ModelError> {
         let asked = self.asked.borrow();
         for entry in self.metadata.iter() {

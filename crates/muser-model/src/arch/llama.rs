@@ -1,6 +1,6 @@
-//! Llama, and models stored under its name (Mistral, SmolLM2, …): GQA, RoPE on every
-//! layer, SwiGLU, no norms after attention and FFN, and often a head tied to the
-//! embedding.
+//! Describes the architecture Llama, and models stored under its name (Mistral,
+//! SmolLM2, …): GQA, RoPE on every layer, SwiGLU, no norms after attention and FFN, and
+//! often a head tied to the embedding.
 
 use super::{Arch, Keys, size};
 use crate::spec::{
@@ -15,9 +15,9 @@ pub(super) const ARCH: Arch = Arch {
     name: "llama",
     read,
     keys,
-    // Files of Mistral 7B v0.1 have a window, which llama.cpp has never applied.
-    // Experts are as wide as the FFN. llama.cpp fixes the bounds of YaRN. The others
-    // are about training.
+    // Why these keys change no result: files of Mistral 7B v0.1 have an attention
+    // window, which llama.cpp has never applied; experts are as wide as the FFN;
+    // llama.cpp fixes the bounds of YaRN. The other keys are about training.
     harmless: &[
         "expert_feed_forward_length",
         "attention.sliding_window",
@@ -66,7 +66,7 @@ fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     })
 }
 
-/// Reads a layer, without its biases.
+/// Reads the spec of a Llama layer, without its biases.
 fn layer(k: &Keys<'_>, layers: usize, hidden: usize) -> Result<LayerSpec, ModelError> {
     let heads = k.uniform("attention.head_count", MAX_HEADS, layers)?;
     let kv_heads = k.opt_uniform("attention.head_count_kv", MAX_HEADS, layers)?;
@@ -101,7 +101,8 @@ fn layer(k: &Keys<'_>, layers: usize, hidden: usize) -> Result<LayerSpec, ModelE
     })
 }
 
-/// Reads the FFN: dense, or experts as in Mixtral, as wide as the FFN.
+/// Reads the feed-forward network of a Llama layer: dense, or experts as in Mixtral,
+/// each as wide as the metadata's `feed_forward_length`.
 fn ffn(k: &Keys<'_>, layers: usize) -> Result<Ffn, ModelError> {
     const USED: &str = "expert_used_count";
     let width = k.uniform("feed_forward_length", MAX_WIDTH, layers)?;
@@ -124,7 +125,7 @@ fn ffn(k: &Keys<'_>, layers: usize) -> Result<Ffn, ModelError> {
     })
 }
 
-/// Returns the layer with the biases that the file has for it.
+/// Returns the spec of layer `i` with the biases that the file has tensors for.
 fn with_biases(k: &Keys<'_>, i: usize, mut layer: LayerSpec) -> LayerSpec {
     layer.attn.bias = k.attn_bias(i);
     if let Ffn::Dense { bias, .. } = &mut layer.ffn {

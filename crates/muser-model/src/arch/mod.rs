@@ -1,6 +1,6 @@
-//! The architectures. Each has one file, which turns metadata into a [`Spec`] and a
-//! synthetic geometry into metadata. No other code depends on an architecture's
-//! name.
+//! Describes the architectures that muser runs. Each has one file, which turns metadata
+//! into a [`Spec`] and a synthetic geometry into metadata. No other code depends on an
+//! architecture's name.
 
 mod glimmer;
 mod keys;
@@ -15,27 +15,30 @@ use muser_ops::Lane;
 
 const ARCHITECTURE: &str = "general.architecture";
 
-/// Describes an architecture.
+/// Describes an architecture, such as `llama`: how its metadata keys are read and
+/// written.
 pub(crate) struct Arch {
-    /// Its name in `general.architecture`, and the prefix of its keys.
+    /// The architecture's name in `general.architecture`, and the prefix of its
+    /// metadata keys.
     pub(crate) name: &'static str,
-    /// Reads the spec from the keys of a file. What no key says, such as a bias, it
-    /// reads from the presence of a tensor.
+    /// Reads the model's spec from the metadata keys of a file. What no key says, such
+    /// as a bias, it reads from the presence of a tensor.
     read: fn(&Keys<'_>) -> Result<Spec, ModelError>,
-    /// Returns the keys of a synthetic file without their prefix: those from which
-    /// [`Arch::read`] reads the geometry back.
+    /// Returns the metadata keys of a synthetic model's file without their prefix:
+    /// those from which [`Arch::read`] reads the geometry back.
     pub(crate) keys: fn(&Geometry) -> Vec<(&'static str, Value)>,
-    /// Keys that occur in files and change no result. Any other key that `read` does
-    /// not ask for is refused by name, because it may ask for arithmetic that the
-    /// pass does not compute.
+    /// Metadata keys that occur in files of this architecture and change no result. Any
+    /// other key that `read` does not ask for is refused by name, because it may ask
+    /// for arithmetic that the forward pass does not compute.
     harmless: &'static [&'static str],
-    /// Whether the pinned lane covers the architecture.
+    /// Whether the pinned lane (llama.cpp's arithmetic) covers the architecture.
     pinned: bool,
-    /// The fields of [`Geometry`] that this architecture does not use.
+    /// The names of the fields of [`Geometry`] (a synthetic model's sizes) that this
+    /// architecture does not use.
     pub(crate) unused: &'static [&'static str],
 }
 
-/// Returns the keys of a geometry's sizes that all architectures share.
+/// Returns the metadata keys of a synthetic model's sizes that all architectures share.
 fn sizes(g: &Geometry) -> Vec<(&'static str, Value)> {
     vec![
         ("block_count", size(g.layers)),
@@ -49,15 +52,17 @@ fn sizes(g: &Geometry) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Makes the value of a size, which the geometry bounds far below 2^32.
+/// Makes the metadata value of a synthetic model's size, which is bounded far below
+/// 2^32.
 fn size(n: usize) -> Value {
     Value::from(n as u32)
 }
 
-/// All architectures.
+/// The descriptions of all architectures that muser knows.
 pub(crate) const ALL: [&Arch; 2] = [&glimmer::ARCH, &llama::ARCH];
 
-/// The names of all architectures.
+/// The names of all architectures that muser knows, as `general.architecture` gives
+/// them.
 pub const NAMES: [&str; ALL.len()] = {
     let mut names = [""; ALL.len()];
     let mut i = 0;
@@ -68,13 +73,13 @@ pub const NAMES: [&str; ALL.len()] = {
     names
 };
 
-/// Returns the architecture of this name.
+/// Returns the architecture of this name, such as `llama`; `None` if it is not known.
 pub(crate) fn named(name: &str) -> Option<&'static Arch> {
     ALL.into_iter().find(|arch| arch.name == name)
 }
 
-/// Reads the spec of a model from its metadata. `has` says whether the file has a
-/// tensor of a name.
+/// Reads the spec of a model from its metadata, with the defaults of a lane (strict or
+/// pinned arithmetic). `has` says whether the file has a tensor of a name.
 pub(crate) fn read(
     metadata: &Metadata,
     has: &dyn Fn(&str) -> bool,

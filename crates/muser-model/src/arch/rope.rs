@@ -1,4 +1,5 @@
-//! Reads the keys of rotary encodings, which architectures share.
+//! Reads the metadata keys of rotary position encodings (RoPE), which architectures
+//! share.
 
 use super::Keys;
 use crate::spec::{Factors, MAX_POSITIONS, Scaling};
@@ -26,8 +27,9 @@ impl Keys<'_> {
         Ok(found)
     }
 
-    /// Reads how the angles are scaled. `context` is the context of the model. The
-    /// default kind is linear, and a factor of 1 is no scaling.
+    /// Reads how the angles of the rotary encoding are scaled. `context` is the number
+    /// of positions that the model was trained on. The default kind is linear, and a
+    /// factor of 1 is no scaling.
     pub(super) fn rope_scaling(&self, context: usize) -> Result<Scaling, ModelError> {
         const TYPE: &str = "rope.scaling.type";
         const ORIGINAL: &str = "rope.scaling.original_context_length";
@@ -57,7 +59,7 @@ impl Keys<'_> {
         })
     }
 
-    /// Returns the tensors of the file that divide the angles.
+    /// Returns which of the file's tensors divide the angles of the rotary encoding.
     pub(super) fn rope_factors(&self) -> Factors {
         let has = |role: Role| self.has(&role.tensor_name(0));
         if has(Role::RopeLong) || has(Role::RopeShort) {

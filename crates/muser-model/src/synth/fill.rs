@@ -1,4 +1,4 @@
-//! Generates random tensor data in chunks.
+//! Generates random weights for the tensors of synthetic models, piece by piece.
 //!
 //! ```text
 //! Q4_K, Q5_K   codes, sub-block scales and minima random, 6 bits each;
@@ -7,25 +7,28 @@
 //! floats       uniform in ±√3 · std, 65,536 steps
 //! ```
 //!
-//! `d` is chosen for a standard deviation `std` of 1 in the embedding and of
-//! `cols^-1/2` in any other matrix, so that a normed input gives outputs near one.
+//! The blocks' scale `d` is chosen for a standard deviation `std` of the weights of 1
+//! in the embedding and of `cols^-1/2` in any other matrix, so that a normed input
+//! gives outputs near one.
 
 use super::Planned;
 use crate::{ModelError, Role};
 use muser_quant::{Arithmetic, DType, Layout, bf16, f16};
 
-/// Number of bytes generated at once.
+/// Number of bytes of random weights generated at once.
 const CHUNK: usize = 1 << 20;
 
-/// The weights of the Q norm, which contain the query scale, in the release.
+/// The constant weights of a synthetic model's Q norm, which contain the query scale;
+/// the value is that of the release of Muse Glimmer.
 const Q_NORM: f32 = 3.87;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function. Takes
-/// about a nanosecond for eight bytes.
+/// The random generator SplitMix64 (Steele, Lea and Flood, 2014): a counter and a
+/// mixing function. Takes about a nanosecond for eight bytes.
 struct Random(u64);
 
 impl Random {
-    /// Starts the stream of one tensor, which depends on the seed and the name only.
+    /// Starts the random stream of one tensor's weights, which depends on the seed and
+    /// the tensor's name only.
     fn of(seed: u64, name: &str) -> Self {
         let start = Self(seed).next() ^ 0xcbf2_9ce4_8422_2325;
         let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -49,7 +52,8 @@ impl Random {
     }
 }
 
-/// Generates the data of a tensor and gives it to `sink` in chunks of whole blocks.
+/// Generates the random weights of a tensor and gives their bytes to `sink` in pieces
+/// of whole blocks.
 pub(super) fn fill(
     tensor: &Planned,
     seed: u64,
@@ -83,8 +87,8 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Generates the weights of a norm: normal with mean 1 and deviation 0.1, or the
-/// constants of the QK norms.
+/// Generates the weights of a synthetic model's RMS norm: normal with mean 1 and
+/// deviation 0.1, or the constants of the QK norms.
 fn norm(tensor: &Planned, random: &mut Random) -> Vec<u8> {
     let constant = [(Role::QNorm, Q_NORM), (Role::KNorm, 1.0)];
     let constant = constant.into_iter().find(|(role, _)| *role == tensor.role);
@@ -97,16 +101,16 @@ fn norm(tensor: &Planned, random: &mut Random) -> Vec<u8> {
         .collect()
 }
 
-/// Returns a nearly normal number of mean 0 and deviation 1 from 64 random bits: the
-/// sum of four uniform 16-bit numbers, less its mean, divided by its standard
+/// Returns a nearly normal random number of mean 0 and deviation 1 from 64 random bits:
+/// the sum of four uniform 16-bit numbers, less its mean, divided by its standard
 /// deviation 65536 / √3.
 fn normal(bits: u64) -> f32 {
     let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
     (sum as f32 - 131_070.0) / 37_837.227
 }
 
-/// Sets the scales of packed blocks so that their values have the standard deviation
-/// `std`.
+/// Sets the scales of random quantised blocks so that their values have the standard
+/// deviation `std`.
 fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
     let Layout {
         factors,
@@ -116,18 +120,19 @@ fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
     } = dtype.layout();
     let largest = f32::from(largest_code);
     let values: &[u16] = match (factors.len(), scales.is_empty()) {
-        // With random 6-bit scales and minima, `sc · q - m · largest / 2` has a
-        // standard deviation of about 17.1 times the largest code.
+        // With random 6-bit scales sc, minima m and codes q, `sc · q - m · largest / 2`
+        // has a standard deviation of about 17.1 times the largest code.
         (2, _) => {
             let d = f16::from_f32(std / (17.1 * largest));
             &[d, f16::from_f32(f16::to_f32(d) * largest / 2.0)]
         }
-        // Standard deviations: 74 of signed 8-bit scales, 18.5 of codes.
+        // The standard deviation of signed 8-bit scales is 74, that of the codes 18.5.
         (_, false) => &[f16::from_f32(std / (74.0 * 18.5))],
-        // Codes alone, uniform from `-largest` to `largest - 1`.
+        // The blocks have codes alone, uniform from `-largest` to `largest - 1`.
         (_, true) => &[f16::from_f32(std / (largest / 3f32.sqrt()))],
     };
-    // The mean of such codes is -1/2; a random sign of the scale removes it.
+    // The mean of codes that are uniform from `-largest` to `largest - 1` is -1/2; a
+    // random sign of the block's scale removes it.
     let random_sign = factors.len() == 1 && scales.is_empty();
     for block in chunk.chunks_exact_mut(dtype.block_bytes()) {
         for (&at, value) in factors.iter().zip(values) {
@@ -138,8 +143,8 @@ fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
     }
 }
 
-/// Makes uniform floats from 16 random bits each. For the two-byte formats a table of
-/// 128 KiB replaces random bits by values in place.
+/// Makes uniformly distributed float weights from 16 random bits each. For the two-byte
+/// formats (F16 and BF16) a table of 128 KiB replaces random bits by values in place.
 struct Uniform {
     step: f32,
     halves: Vec<u16>,
@@ -176,7 +181,8 @@ impl Uniform {
     }
 }
 
-/// Returns the middle of step `bits`, so that the mean is zero.
+/// Returns the uniform float that 16 random bits stand for: the middle of step number
+/// `bits`, so that the mean is zero.
 fn uniform(bits: u16, step: f32) -> f32 {
     (f32::from(bits) - 32_767.5) * step
 }
@@ -185,7 +191,7 @@ fn uniform(bits: u16, step: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Rows of a matrix of each format decode to zero mean and the wanted
+    /// Checks that random rows of each weight format decode to zero mean and the wanted
     /// deviation.
     #[test]
     fn weights_have_the_wanted_deviation() {
@@ -210,7 +216,7 @@ mod tests {
             let n = values.len() as f64;
             let sum = |f: &dyn Fn(f64) -> f64| values.iter().map(|&v| f(v.into())).sum::<f64>();
             let (mean, square) = (sum(&|v| v) / n, sum(&|v| v * v) / n);
-            // In units of the wanted deviation 1/32.
+            // Deviation and mean are compared in units of the wanted deviation 1/32.
             assert!(
                 (square.sqrt() * 32.0 - 1.0).abs() < 0.03,
                 "{dtype} {square}"
@@ -221,7 +227,8 @@ mod tests {
 
     #[test]
     fn the_generator_is_splitmix64() {
-        // The reference sequence for the seed 1234567.
+        // These are the first numbers of SplitMix64's reference sequence for the seed
+        // 1234567.
         let mut random = Random(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);

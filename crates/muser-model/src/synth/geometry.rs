@@ -1,48 +1,52 @@
-//! [`Geometry`]: the sizes of a synthetic model.
+//! Defines the sizes of synthetic models, and the named ones: [`Geometry`].
 
 use crate::ModelError;
 use crate::arch::{self, Arch};
 use crate::spec::{MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH};
 
-/// The sizes of a synthetic model. Each can be changed.
+/// The sizes of a synthetic model (a file of random weights). Each can be changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Geometry {
-    /// `general.name`.
+    /// The synthetic model's name, `general.name` in its file.
     pub name: String,
-    /// `general.architecture`: one of [`ARCHITECTURES`](crate::ARCHITECTURES).
+    /// The synthetic model's architecture, `general.architecture` in its file: one of
+    /// [`ARCHITECTURES`](crate::ARCHITECTURES).
     pub arch: &'static str,
-    /// Number of layers.
+    /// Number of layers of the synthetic model.
     pub layers: usize,
-    /// Width of the residual stream.
+    /// Width of the synthetic model's residual stream.
     pub hidden: usize,
-    /// Number of query heads, a multiple of `kv_heads`.
+    /// Number of query heads of a layer, a multiple of `kv_heads`.
     pub heads: usize,
-    /// Number of KV heads.
+    /// Number of K/V heads of a layer.
     pub kv_heads: usize,
-    /// Width of a head; even.
+    /// Width of an attention head in values; even.
     pub head_dim: usize,
-    /// Width of the FFN.
+    /// Width of the feed-forward network between its projections.
     pub ffn: usize,
-    /// Size of the vocabulary.
+    /// Size of the synthetic model's vocabulary.
     pub vocab: usize,
-    /// Window of the sliding layers, in positions.
+    /// Attention window of the sliding layers, in positions.
     pub window: usize,
-    /// Number of positions of the context.
+    /// Number of positions that the synthetic model's metadata give as its context.
     pub context: usize,
-    /// Every `period`-th layer is full; the others are sliding.
+    /// The period of full layers: every `period`-th layer attends to all positions, the
+    /// others to a sliding window.
     pub period: usize,
-    /// Whether the file lists a boolean for each layer instead of the period.
+    /// Whether the file lists a boolean for each layer, sliding or not, instead of the
+    /// period of full layers.
     pub pattern_as_array: bool,
-    /// Whether the head is the embedding table.
+    /// Whether the head (the output projection to logits) is the embedding table.
     pub tied: bool,
-    /// Factor of the logits.
+    /// Factor of the synthetic model's logits.
     pub logit_scale: f32,
-    /// Cap of the logits.
+    /// Soft cap of the synthetic model's logits; `None` if there is none.
     pub softcap: Option<f32>,
 }
 
 impl Geometry {
-    /// The names that [`Geometry::named`] takes.
+    /// The names of the ready-made geometries (sizes of synthetic models) that
+    /// [`Geometry::named`] takes.
     pub const NAMES: [&str; 5] = [
         "glimmer-30b",
         "glimmer-nano",
@@ -51,15 +55,18 @@ impl Geometry {
         "llama-tiny",
     ];
 
-    /// Returns the name of the smallest geometry of an architecture.
+    /// Returns the name of the smallest geometry (sizes of a synthetic model) of an
+    /// architecture; `None` if there is no such architecture.
     pub fn smallest(arch: &str) -> Option<&'static str> {
         let of_arch = |name: &&str| Self::named(name).is_some_and(|g| g.arch == arch);
         Self::NAMES.into_iter().rfind(of_arch)
     }
 
-    /// Returns a geometry by name: `glimmer-30b` (the release), `glimmer-nano` (the
-    /// embedded model) or `glimmer-tiny` (the smallest that has whole blocks of every
-    /// format and both kinds of layers); `llama-8b` (Llama 3's) or `llama-tiny`.
+    /// Returns the sizes of a synthetic model by name; `None` for other names:
+    /// `glimmer-30b` (those of the released Muse Glimmer), `glimmer-nano` (those of the
+    /// model in the `muser` binary) or `glimmer-tiny` (the smallest that has whole
+    /// blocks of every format and both kinds of layers); `llama-8b` (Llama 3's) or
+    /// `llama-tiny`.
     pub fn named(name: &str) -> Option<Self> {
         let release = Self {
             name: format!("{name} synthetic"),
@@ -137,19 +144,21 @@ impl Geometry {
         }
     }
 
-    /// Returns for each layer whether it is sliding.
+    /// Returns for each layer of the synthetic model whether it has a sliding window.
     pub(crate) fn sliding(&self) -> Vec<bool> {
         let full = |i| i % self.period == self.period - 1;
         (0..self.layers).map(|i| !full(i)).collect()
     }
 
-    /// Returns the architecture.
+    /// Returns the architecture of the synthetic model, or the error that there is none
+    /// of that name.
     pub(crate) fn arch(&self) -> Result<&'static Arch, ModelError> {
         let expected = || format!("one of {}", arch::NAMES.join(", "));
         arch::named(self.arch).ok_or_else(|| refused("arch", expected(), self.arch))
     }
 
-    /// Returns the names of the fields that its architecture does not use.
+    /// Returns the names of the geometry's fields that the synthetic model's
+    /// architecture does not use.
     ///
     /// # Errors
     /// An unknown architecture.
@@ -157,7 +166,8 @@ impl Geometry {
         Ok(self.arch()?.unused)
     }
 
-    /// Checks the sizes against their ranges, so that no product of them overflows.
+    /// Checks the sizes of a synthetic model against their ranges, so that no product
+    /// of them overflows.
     pub(super) fn check(&self) -> Result<(), ModelError> {
         if self.tied && self.unused()?.contains(&"tied") {
             let expected = format!("a head of its own in {}", self.arch);

@@ -1,10 +1,10 @@
-//! Synthetic models: files of random weights in any geometry, for timing and for
+//! Writes synthetic models: files of random weights in any geometry, for timing and for
 //! tests of shapes that no trained model has.
 //!
-//! The same geometry, mix and seed give the same bytes on every machine: the values
-//! of a tensor depend on the seed and the tensor's name only, and are computed from
-//! integers by IEEE operations. Scales are chosen so that activations stay near one
-//! through any number of layers.
+//! The same geometry (sizes), mix (weight formats) and seed give the same bytes on
+//! every machine: the values of a tensor depend on the seed and the tensor's name only,
+//! and are computed from integers by IEEE operations. Scales are chosen so that
+//! activations stay near one through any number of layers.
 
 mod fill;
 mod geometry;
@@ -17,18 +17,18 @@ use muser_ops::Lane;
 use muser_quant::DType;
 use std::io::Write;
 
-/// The formats of the matrices.
+/// A mix: the weight formats of a synthetic model's matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
-    /// llama.cpp's Q4_K_M: V and FFN-down are Q6_K on about half of the layers, the
+    /// llama.cpp's mix Q4_K_M: V and FFN-down are Q6_K on about half of the layers, the
     /// head is Q5_K, the others are Q4_K.
     Q4KM,
-    /// All matrices have one format.
+    /// All matrices of the synthetic model have one weight format.
     Uniform(DType),
 }
 
 impl Mix {
-    /// All mixes.
+    /// All mixes: the choices of weight formats for a synthetic model's matrices.
     pub const ALL: [Self; 1 + DType::ALL.len()] = {
         let mut all = [Self::Q4KM; 1 + DType::ALL.len()];
         let mut i = 0;
@@ -39,7 +39,7 @@ impl Mix {
         all
     };
 
-    /// Returns the name: `q4_k_m`, `q4_k`, …, `f32`.
+    /// Returns the name of this mix of weight formats: `q4_k_m`, `q4_k`, …, `f32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Q4KM => "q4_k_m",
@@ -47,13 +47,15 @@ impl Mix {
         }
     }
 
-    /// Returns the mix of this name; upper and lower case are the same.
+    /// Returns the mix of weight formats of this name, in upper or lower case; `None`
+    /// if there is none.
     pub fn from_name(name: &str) -> Option<Self> {
         let named = |m: &Self| m.name().eq_ignore_ascii_case(name);
         Self::ALL.into_iter().find(named)
     }
 
-    /// Returns the format of a matrix in layer `layer` of `layers`.
+    /// Returns the weight format that this mix gives a matrix of a role, such as V, in
+    /// layer `layer` of `layers`.
     pub fn dtype(self, role: Role, layer: usize, layers: usize) -> DType {
         let wide = matches!(role, Role::V | Role::FfnDown);
         match self {
@@ -64,7 +66,8 @@ impl Mix {
         }
     }
 
-    /// Returns the value of `general.file_type`, a number of llama.cpp's.
+    /// Returns llama.cpp's number for this mix of weight formats, the value of
+    /// `general.file_type`.
     fn file_type(self) -> u32 {
         match self {
             Self::Q4KM => 15,
@@ -73,7 +76,7 @@ impl Mix {
     }
 }
 
-/// Returns the type of a format in a GGUF file.
+/// Returns the GGUF tensor type of a weight format.
 pub(crate) fn ggml_type(dtype: DType) -> GgmlType {
     GgmlType::from_id(dtype.ggml_type()).expect("every format of the table has a number in GGUF")
 }
@@ -86,7 +89,8 @@ fn more_bits(layer: usize, layers: usize) -> bool {
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// A tensor to write.
+/// A tensor of a synthetic model that is to be written: its name, role, format and
+/// size.
 struct Planned {
     name: String,
     role: Role,
@@ -96,9 +100,9 @@ struct Planned {
     bytes: u64,
 }
 
-/// Writes a file of random weights, one tensor after the other, so that memory does
-/// not grow with the model. Calls `progress(written, total)` with bytes of tensor
-/// data.
+/// Writes a synthetic model: a GGUF file of random weights, one tensor after the other,
+/// so that memory does not grow with the model. Calls `progress(written, total)` with
+/// bytes of tensor data.
 ///
 /// # Errors
 /// A size of the geometry is out of range; rows are not whole blocks of their
@@ -126,9 +130,9 @@ pub fn write(
     Ok(())
 }
 
-/// Returns the header of the file that [`write()`] makes, and the length of that
-/// file in bytes. The header, extended by a hole to that length, is a valid model
-/// file with zero weights that takes next to no disk space.
+/// Returns the GGUF header of the synthetic model that [`write()`] makes, and the
+/// length of that file in bytes. The header, extended by a hole to that length, is a
+/// valid model file with zero weights that takes next to no disk space.
 ///
 /// # Errors
 /// Those of [`write()`].
@@ -142,7 +146,7 @@ pub fn header(geometry: &Geometry, mix: Mix) -> Result<(Vec<u8>, u64), ModelErro
     Ok((header, length))
 }
 
-/// Makes a writer with all metadata and tensors declared.
+/// Makes a GGUF writer with all metadata and tensors of a synthetic model declared.
 fn declare(geometry: &Geometry, mix: Mix, plan: &[Planned]) -> Result<Writer, ModelError> {
     let mut writer = metadata(geometry, mix)?;
     for t in plan {
@@ -157,7 +161,7 @@ fn declare(geometry: &Geometry, mix: Mix, plan: &[Planned]) -> Result<Writer, Mo
     Ok(writer)
 }
 
-/// Reads the spec of a geometry from the metadata that its file would have. So a
+/// Reads the spec of a synthetic model from the metadata that its file would have. So a
 /// synthetic file has exactly the tensors that its metadata ask for.
 pub(crate) fn spec(geometry: &Geometry) -> Result<Spec, ModelError> {
     geometry.check()?;
@@ -232,7 +236,8 @@ mod tests {
         let plan = plan(&geometry, Mix::Q4KM).expect("a sound geometry");
         let values: usize = plan.iter().map(|t| t.rows * t.cols).sum();
         assert_eq!(values, 27_854_794_240);
-        // The file less its header and vocabulary.
+        // The tensors' bytes are those of the released file less its header and
+        // vocabulary.
         let bytes: u64 = plan.iter().map(|t| t.bytes).sum();
         assert!((16_700_000_000..16_756_681_056).contains(&bytes), "{bytes}");
     }
