@@ -50,7 +50,8 @@ pub trait Bounds {
     fn refuse(&self, error: Error) -> Self::Error;
 }
 
-/// Sets no bounds to the making of a prompt: on its tokens or its time.
+/// No bounds on the making of a prompt: it may have any number of tokens and take any
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub struct Unbounded;
 
