@@ -25,7 +25,8 @@ pub use codec::{Codec, tokenizer_spec};
 pub use error::Error;
 pub use generate::{Event, Generation, generate};
 pub use model::Model;
-/// The GGUF file format, for crates that do not depend on `muser-gguf`.
+/// The GGUF file format, and the outputs that a forward pass can be asked for: for
+/// crates that do not depend on `muser-gguf` or `muser-model`.
 pub use muser_model::{Want, gguf};
 pub use muser_ops::choose::VERSION as SAMPLING_VERSION;
 pub use muser_ops::{Backend, ChoiceError, Lane, Profile, Sampler, SamplingParams};

@@ -27,8 +27,8 @@ pub struct LogProbs<'a> {
 }
 
 impl<'a> LogProbs<'a> {
-    /// Computes what all log-probabilities share: the largest logit, and the logarithm
-    /// of the sum of exponentials.
+    /// Computes what the log-probabilities from these logits share: the largest logit,
+    /// and the logarithm of the sum of exponentials.
     pub fn new(logits: &'a [f32]) -> Self {
         let max = logits
             .iter()
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn large_logits_do_not_overflow() {
-        // Two logits that differ by one, shifted far from zero: the probability is 1 /
-        // (1 + e^-1).
+        // Two logits that differ by one, shifted far from zero. The likelier token has
+        // the probability 1 / (1 + e^-1).
         let want = -libm::log1p(libm::exp(-1.0));
         let got = log_prob(&[20_000.0, 20_001.0], 1).unwrap();
         assert!((got - want).abs() < 1e-15, "{got} {want}");

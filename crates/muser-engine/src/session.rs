@@ -44,7 +44,7 @@ impl<B: Backend> Clone for Session<B> {
 pub struct SyncReport {
     /// Number of tokens whose K and V were reused from the session's cache.
     pub reused: usize,
-    /// Number of tokens that the model evaluated.
+    /// Number of tokens that the model evaluated, since the session did not hold them.
     pub evaluated: usize,
 }
 

@@ -14,8 +14,8 @@ pub const MAX_STOP_BYTES: usize = 1024;
 pub struct GenerateOptions {
     /// The most tokens to generate; `None` sets no limit.
     pub max_tokens: Option<usize>,
-    /// The stop strings: texts that end the generation when they appear in its content.
-    /// They, and what follows, are not part of the answer.
+    /// The stop strings: texts that end the generation when they appear in the answer's
+    /// content. They, and what follows, are not part of the answer.
     pub stop: Vec<String>,
     /// The chat format in which the answer is written:
     /// [`Model::format`](crate::Model::format) after the prompt of a conversation,
@@ -38,20 +38,22 @@ impl Default for GenerateOptions {
 /// Why a generation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model chose this end-of-generation token.
+    /// The generation ended because the model chose this end-of-generation token.
     EndOfGeneration(Token),
-    /// This stop string appeared in the answer's content.
+    /// The generation ended because this stop string appeared in the answer's content.
     StopString(String),
-    /// The answer has as many tokens as [`GenerateOptions::max_tokens`] allows.
+    /// The generation ended because the answer has as many tokens as
+    /// [`GenerateOptions::max_tokens`] allows.
     MaxTokens,
-    /// The session has no position left for the next token.
+    /// The generation ended because the session has no position left for the next
+    /// token.
     ContextFull {
-        /// Number of positions that the next token needs.
+        /// Number of positions that the session's tokens need together with the next one.
         needed: usize,
         /// Number of positions that the session has (its context).
         context: usize,
     },
-    /// The caller raised the cancel flag of the generation.
+    /// The generation ended because the caller raised its cancel flag.
     Cancelled,
 }
 

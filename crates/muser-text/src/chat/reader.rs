@@ -50,8 +50,8 @@ pub struct CallDelta {
     pub index: usize,
     /// The name of the called tool; only in the first part of a tool call.
     pub name: Option<String>,
-    /// The text that follows in the call's arguments, a piece of a JSON object. All
-    /// pieces of a tool call that was not cut off together are one object.
+    /// The text that follows in the call's arguments, a piece of a JSON object. The
+    /// pieces of a tool call that was not cut off make one object together.
     pub arguments: String,
 }
 
@@ -147,7 +147,7 @@ impl Reader {
     }
 
     /// Returns whether a token that comes now is a part of the answer's content. A
-    /// control token is none in a chat format that has control tokens of its own.
+    /// control token never is, in a chat format that has control tokens of its own.
     pub fn is_content(&self, is_control: bool) -> bool {
         self.channel() == Channel::Content && (self.marks.is_empty() || !is_control)
     }

@@ -146,13 +146,13 @@ impl From<Excess> for Error {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     bytes: u64,
-    /// Whether an object that can change later, a namespace or a loop, is inside the
-    /// value.
+    /// Whether an object that can change later, a namespace or a loop, is inside a
+    /// template's value.
     mutable_inside: bool,
-    /// Whether the value itself is an object that can change later: a namespace or a
-    /// loop.
+    /// Whether a template's value is itself an object that can change later: a namespace
+    /// or a loop.
     mutable: bool,
-    /// Whether a map in the value has a list or map as a key.
+    /// Whether a map in a template's value has a list or map as a key.
     container_key: bool,
 }
 

@@ -13,14 +13,15 @@ use serde_json::Value;
 /// The place in the markup of tool calls that the next text belongs to.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Before the first tool call, between two, or after the last.
+    /// The next text is outside the tool calls: before the first, between two, or after
+    /// the last.
     Outside,
-    /// Inside a tool call, between two of its parameters.
+    /// The next text is inside a tool call, but outside its parameters.
     Call,
-    /// Inside a parameter's value that is text up to the mark that ends it. `begun`:
-    /// whether the parameter's name was passed on.
+    /// The next text is inside a tool parameter's value that is text up to its closing
+    /// mark. `begun`: whether the parameter's name was passed on.
     Text { key: String, begun: bool },
-    /// Inside a parameter's value that may be JSON.
+    /// The next text is inside a tool parameter's value that may be JSON.
     Json {
         key: String,
         types: Types,
