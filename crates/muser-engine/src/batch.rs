@@ -1,65 +1,72 @@
-//! [`Batch`]: advances several sessions in one forward pass.
+//! [`Batch`], which advances several sessions (sequences of one model) in one forward
+//! pass.
 
 use crate::{Error, Model, Session, Token};
 use muser_model::{Step, Want, Workspace};
 use muser_ops::{Backend, Choice, Sampler};
 
-/// The part of one session in a pass.
+/// The part that one session has in a forward pass over several: its tokens and what it
+/// wants from them.
 pub struct Advance<'a, B: Backend> {
-    /// The session.
+    /// The session (a token sequence with its K/V cache) to advance.
     pub session: &'a mut Session<B>,
-    /// The tokens to evaluate.
+    /// The tokens that the forward pass evaluates at the end of the session's sequence.
     pub tokens: &'a [Token],
-    /// What [`Session::logits`] returns afterwards: the logits after the last token
-    /// with [`Want::Last`] or [`Want::All`], nothing with [`Want::Nothing`], and the
-    /// model's last hidden state, after its norm, with [`Want::State`].
+    /// The outputs wanted, which [`Session::logits`] returns after the forward pass:
+    /// the logits after the last token with [`Want::Last`] or [`Want::All`], nothing
+    /// with [`Want::Nothing`], and the model's last hidden state, after its norm, with
+    /// [`Want::State`].
     pub want: Want,
-    /// Chooses the next token where the backend has the logits; [`Session::logits`] has
-    /// none then. Needs [`Want::Last`] or [`Want::All`].
+    /// How to choose the session's next token where the backend has the logits;
+    /// [`Session::logits`] has none then. Needs [`Want::Last`] or [`Want::All`]. With
+    /// `None`, no token is chosen.
     pub draw: Option<Draw<'a>>,
 }
 
-/// How a session's next token is chosen.
+/// How a session's next token is chosen: the sampler, and the tokens that are allowed.
 #[derive(Debug)]
 pub struct Draw<'a> {
-    /// The sampler. Its random numbers advance with each token.
+    /// The sampler that chooses the session's next token. Its random numbers advance
+    /// with each token.
     pub sampler: &'a mut Sampler,
-    /// The allowed tokens, as in [`Sampler::sample_among`]; `None` allows all.
+    /// The mask of the tokens that may be chosen, as in [`Sampler::sample_among`];
+    /// `None` allows all.
     pub allowed: Option<&'a [u32]>,
 }
 
-/// The token that was chosen for a session, or why there is none; `None` if
-/// none was asked for.
+/// The token that a forward pass chose for a session, or why there is none; `None` if
+/// no choice was asked for.
 pub type Drawn = Option<Result<Token, Error>>;
 
-/// Why a pass failed.
+/// The error of a forward pass over several sessions, and the session that caused it.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct Refused {
-    /// The index of the session that caused it; `None` if no single one did.
+    /// The index of the session that caused the error; `None` if no single one did.
     pub index: Option<usize>,
-    /// The cause.
+    /// The error that ended the forward pass.
     pub source: Error,
 }
 
-/// Runs passes over several sessions, and owns the buffers of these passes.
+/// Runs forward passes over several sessions, and owns the buffers of these passes.
 ///
-/// A pass reads the weights once for all sessions. Each session gets the same bits as
-/// alone.
+/// A forward pass reads the weights once for all sessions. Each session gets the same
+/// bits as alone.
 pub struct Batch<B: Backend> {
     work: Workspace<B>,
 }
 
 impl<B: Backend> Batch<B> {
-    /// Makes a batch for sessions of this model. It allocates nothing yet.
+    /// Makes a batch, which advances several sessions of this model at once. It
+    /// allocates nothing yet.
     pub fn new(model: &Model<B>) -> Self {
         Self {
             work: model.transformer().workspace(),
         }
     }
 
-    /// Advances each session by its tokens. Returns the tokens chosen, one entry for
-    /// each session. All sessions must be of one model.
+    /// Advances each session by its tokens in one forward pass. Returns the tokens
+    /// chosen, one entry for each session. All sessions must be of one model.
     ///
     /// # Errors
     /// The first refusal. The session that caused it is empty then, and so is every
@@ -85,10 +92,11 @@ impl<B: Backend> Batch<B> {
         for a in advances.iter_mut() {
             let session = &mut *a.session;
             if !a.tokens.is_empty() {
-                // They are stale from here on, also after an error.
+                // The logits are stale from here on, also after an error.
                 session.logits.clear();
             }
-            // The history of a choice includes the tokens of its pass.
+            // The history from which a token is chosen includes the tokens of this
+            // forward pass.
             session.tokens.extend_from_slice(a.tokens);
             let draw = a.draw.as_mut();
             steps.push(Step {

@@ -1,4 +1,5 @@
-//! [`Codec`]: the tokenizer and the chat template of a model.
+//! [`Codec`], which holds the tokenizer and the chat template of a model and encodes
+//! prompts with them.
 
 use crate::{Error, Token};
 use muser_model::gguf::{self, Gguf};
@@ -7,8 +8,8 @@ use muser_text::{ChatTemplate, EncodeOptions, Message, RenderOptions, Special};
 use muser_text::{Tokenizer, TokenizerSpec};
 use std::sync::Arc;
 
-/// The tokenizer and the chat template of a model, if its file has them. A clone
-/// shares the vocabulary.
+/// The tokenizer, the chat template and the chat format of a model, as far as its file
+/// has them. A clone shares the vocabulary.
 #[derive(Clone)]
 pub struct Codec {
     tokenizer: Option<Result<Usable, muser_text::Error>>,
@@ -16,7 +17,8 @@ pub struct Codec {
     format: Format,
 }
 
-/// A tokenizer, and the guard of its control tokens.
+/// A tokenizer, and the guard that keeps control tokens in users' text from commanding
+/// the model.
 #[derive(Clone)]
 struct Usable {
     tokenizer: Tokenizer,
@@ -24,11 +26,12 @@ struct Usable {
 }
 
 impl Codec {
-    /// Reads tokenizer and template from a file, and detects the format.
+    /// Reads the tokenizer and the chat template from a GGUF file, and detects the
+    /// model's chat format.
     ///
-    /// A template that does not compile does not refuse the model; it is an error of
-    /// [`Codec::chat_template`]. In the same way a tokenizer of an unknown kind is an
-    /// error of [`Codec::tokenizer`]: the model still takes and gives token ids.
+    /// A chat template that does not compile does not refuse the model; it is an error
+    /// of [`Codec::chat_template`]. In the same way a tokenizer of an unknown kind is
+    /// an error of [`Codec::tokenizer`]: the model still takes and gives token ids.
     ///
     /// # Errors
     /// A tokenizer of a known kind that cannot be built as the file describes it.
@@ -56,7 +59,8 @@ impl Codec {
         })
     }
 
-    /// The tokenizer and its guard.
+    /// Returns the tokenizer, and the guard that keeps control tokens in users' text
+    /// from commanding the model.
     fn usable(&self) -> Result<&Usable, Error> {
         match &self.tokenizer {
             None => Err(Error::NoTokenizer),
@@ -65,7 +69,7 @@ impl Codec {
         }
     }
 
-    /// The tokenizer.
+    /// Returns the model's tokenizer.
     ///
     /// # Errors
     /// The file has none, or one of a kind that is not implemented.
@@ -73,7 +77,8 @@ impl Codec {
         Ok(&self.usable()?.tokenizer)
     }
 
-    /// The guard, which makes prompts of conversations.
+    /// Returns the guard, which makes prompts of conversations and keeps control tokens
+    /// in users' text from commanding the model.
     ///
     /// # Errors
     /// As [`Codec::tokenizer`].
@@ -81,13 +86,13 @@ impl Codec {
         Ok(&self.usable()?.guard)
     }
 
-    /// The format of the model's conversations; [`Format::Plain`] for a model
-    /// without a chat template.
+    /// Returns the chat format, in which the model's conversations are written;
+    /// [`Format::Plain`] for a model without a chat template.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Returns the chat template.
+    /// Returns the model's chat template.
     ///
     /// # Errors
     /// The file has none, or one that does not compile.
@@ -101,13 +106,14 @@ impl Codec {
         }
     }
 
-    /// Returns whether this token ends an answer.
+    /// Returns whether this token ends an answer: an end-of-generation token of the
+    /// model.
     pub fn is_end(&self, token: Token) -> bool {
         self.tokenizer().is_ok_and(|t| t.eog().contains(token))
     }
 
-    /// Encodes a text to continue, with the start token if the file asks for one. The
-    /// names of special tokens in the text are encoded as plain text.
+    /// Encodes a text for the model to continue, with the start token (bos) if the file
+    /// asks for one. The names of control tokens in the text are encoded as plain text.
     ///
     /// # Errors
     /// The file has no tokenizer, or the text cannot be encoded.
@@ -120,11 +126,11 @@ impl Codec {
         Ok(tokenizer.encode(text, options)?)
     }
 
-    /// Encodes a conversation up to where the answer of the model begins.
+    /// Encodes the prompt of a conversation: its messages, up to where the model's
+    /// answer begins.
     ///
-    /// The template writes special tokens as text, so special tokens in the text of a
-    /// message are parsed too. Callers must check messages from untrusted authors
-    /// before.
+    /// Control tokens come from the chat template only: the names of control tokens in
+    /// the text of a message are encoded as plain text.
     ///
     /// # Errors
     /// No tokenizer or no template; a template that does not compile or fails on these
@@ -151,7 +157,7 @@ impl std::fmt::Debug for Codec {
     }
 }
 
-/// Returns whether the error means an unknown kind of tokenizer, and not a broken
+/// Returns whether the error means a tokenizer of an unknown kind, and not a broken
 /// tokenizer of a known kind.
 fn is_another_kind(error: &muser_text::Error) -> bool {
     use muser_text::Error as Text;
@@ -161,7 +167,8 @@ fn is_another_kind(error: &muser_text::Error) -> bool {
     )
 }
 
-/// Reads the description of a tokenizer from a file; `None` if it has none.
+/// Reads the description of the tokenizer from a GGUF file; `None` if the file has no
+/// tokenizer.
 ///
 /// # Errors
 /// A key of the wrong type.

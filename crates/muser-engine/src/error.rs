@@ -1,4 +1,4 @@
-//! [`Error`]: why the engine refused.
+//! [`Error`], which says why the engine refused a model, a prompt or a generation.
 
 use crate::Token;
 use muser_ops::ChoiceError;
@@ -19,87 +19,90 @@ impl Error {
 /// A refusal: the thing, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An error of the model file, its weights or the forward pass.
+    /// An error of the model's GGUF file, its weights or the forward pass.
     #[error(transparent)]
     Model(#[from] muser_model::ModelError),
-    /// An error of the tokenizer, in the file or on a text.
+    /// An error of the tokenizer or the chat template, in the file or on a text.
     #[error(transparent)]
     Text(#[from] muser_text::Error),
-    /// Text was given or asked for, and the file has no tokenizer.
+    /// Text was given or asked for, and the model's file has no tokenizer.
     #[error("the model has no tokenizer: give and take token ids instead")]
     NoTokenizer,
-    /// Text was given or asked for, and the tokenizer of the file is of an unknown
-    /// kind.
+    /// Text was given or asked for, and the tokenizer of the model's file is of an
+    /// unknown kind.
     #[error("{0}: give and take token ids instead")]
     OtherTokenizer(#[source] muser_text::Error),
-    /// A chat was asked for, and the file has no chat template.
+    /// A conversation was given, and the model's file has no chat template.
     #[error("the model has no chat template: use a raw prompt instead")]
     NoChatTemplate,
-    /// The file's chat template does not compile.
+    /// The chat template of the model's file does not compile.
     #[error("the model's {reason}")]
     BadChatTemplate {
-        /// The reason.
+        /// Why the chat template does not compile.
         reason: String,
     },
-    /// The file is one part of a split model.
+    /// The model's file is one part of a model that is split into several files.
     #[error(
         "part {part} of the {parts} of a split model: expected a whole one; join the parts first \
          (llama-gguf-split --merge)"
     )]
     Part {
-        /// Its number, from 1.
+        /// The number of this part of the split model, from 1.
         part: u32,
-        /// The number of parts.
+        /// The number of parts of the split model.
         parts: u32,
     },
-    /// A prompt without tokens.
+    /// The prompt has no tokens.
     #[error("the prompt is empty: expected at least one token")]
     EmptyPrompt,
-    /// A token outside the vocabulary.
+    /// A token to evaluate is outside the model's vocabulary.
     #[error("token {token} at position {position} is not in the vocabulary of {vocab}")]
     UnknownToken {
-        /// The token.
+        /// The token id that is outside the vocabulary.
         token: Token,
-        /// Its position.
+        /// The position, in its sequence, of the token that is outside the vocabulary.
         position: usize,
-        /// Size of the vocabulary; token ids are below it.
+        /// The number of tokens in the vocabulary; token ids are below it.
         vocab: usize,
     },
-    /// The tokens do not fit the session's context.
+    /// The sequence's tokens do not fit the positions that the session has (its
+    /// context).
     #[error(
         "the context is full: {needed} tokens need as many positions, the session has {context}"
     )]
     ContextFull {
-        /// Number of positions needed.
+        /// Number of positions that the sequence's tokens need.
         needed: usize,
-        /// Number of positions of the session.
+        /// Number of positions that the session has (its context).
         context: usize,
     },
     /// Logits were asked for, and the session has none.
     #[error("the session has no logits: nothing was evaluated yet")]
     NoLogits,
-    /// The cancel flag was raised.
+    /// The caller raised the cancel flag before the work was done.
     #[error("interrupted")]
     Cancelled,
-    /// A parameter out of its range.
+    /// A parameter, such as a setting of the sampler or the context, is out of its
+    /// range.
     #[error("{name}: expected {expected}, found {found}")]
     Parameter {
-        /// The parameter.
+        /// The name of the parameter that is out of its range.
         name: &'static str,
-        /// Its range.
+        /// The range that the parameter must be in.
         expected: String,
-        /// The value.
+        /// The parameter's value, which is out of its range.
         found: String,
     },
-    /// A logit from which no token can be chosen: a NaN or infinite.
+    /// A logit from which no token can be chosen: a NaN or an infinity.
     #[error("the logit of token {token} is {found}")]
     NonFiniteLogit {
-        /// The token.
+        /// The token id whose logit is not finite.
         token: usize,
-        /// The logit.
+        /// The logit that is not finite.
         found: f32,
     },
-    /// The bias, or the set of allowed tokens, rules out every token.
+    /// No token is left to sample: the logit bias, or the set of allowed tokens, rules
+    /// out every one.
     #[error("logit_bias: expected to leave a token to sample, found all ruled out")]
     NothingToSample,
 }

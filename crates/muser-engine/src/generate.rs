@@ -1,5 +1,5 @@
-//! [`generate`]: the generation loop. It takes a prompt and reports tokens and text as
-//! they come.
+//! [`generate`], the generation loop, which takes a prompt and reports the answer's
+//! tokens and text as they come.
 
 use crate::{Error, GenerateOptions, Sampler, Session, StopReason, SyncReport, Token, Transcript};
 use muser_ops::Backend;
@@ -7,45 +7,47 @@ use muser_text::chat::{Delta, Reader};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A report of a running generation.
+/// What the generation loop reports while it runs: a token, or a text of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A token was chosen. An end-of-generation token is not reported.
+    /// A token of the answer was chosen. An end-of-generation token is not reported.
     Token(Token),
-    /// Text of the answer: whole characters, and no part of a stop string.
+    /// A text of the answer's content: whole characters, and no part of a stop string.
     Text(&'a str),
-    /// Reasoning before the answer, which is not part of its content.
+    /// A text of the reasoning before the answer, which is not part of its content.
     Reasoning(&'a str),
 }
 
-/// The result of a generation.
+/// The result of a generation: the answer, why it ended, and how long it took.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// The tokens chosen, without an end-of-generation token.
+    /// The tokens of the answer, without an end-of-generation token.
     pub tokens: Vec<Token>,
     /// The content of the answer; empty for a model without a tokenizer.
     pub text: String,
-    /// The reasoning before it.
+    /// The reasoning before the answer's content.
     pub reasoning: String,
-    /// Why it ended.
+    /// Why the generation ended.
     pub reason: StopReason,
-    /// How much of the prompt was evaluated.
+    /// How many of the prompt's tokens were evaluated, and how many reused from the
+    /// cache.
     pub prompt: SyncReport,
-    /// Time that the prompt took.
+    /// Time that the evaluation of the prompt took.
     pub prefill: Duration,
-    /// Number of tokens evaluated after the prompt: all chosen ones but the last.
+    /// Number of tokens evaluated after the prompt: all chosen ones but the last, which
+    /// may be an end-of-generation token.
     pub decoded: usize,
-    /// Time from the end of the prompt to the end of the generation.
+    /// Time from the end of the prompt's evaluation to the end of the generation.
     pub decode: Duration,
 }
 
-/// Continues `prompt` until an option, an end-of-generation token, a full context or
-/// the flag `cancel` ends the generation. Calls `each` with every token and text as
-/// soon as it is there.
+/// Generates an answer to `prompt` until an option, an end-of-generation token, a full
+/// context or the flag `cancel` ends it. Calls `each` with every token and text as soon
+/// as it is there.
 ///
-/// A flag raised while the prompt is evaluated ends the generation without a
-/// token. Afterwards the session holds the prompt and the answer but for its
-/// last token; it has no logits if more than one token was chosen.
+/// A cancel flag raised while the prompt is evaluated ends the generation without a
+/// token. Otherwise the session holds the prompt and all chosen tokens but the last
+/// afterwards; it has no logits if more than one token was chosen.
 ///
 /// # Errors
 /// Those of [`Session::sync`] and [`Sampler::sample`]; stop strings for a model
@@ -127,7 +129,8 @@ pub fn generate<B: Backend>(
 }
 
 impl Generation {
-    /// Adds text to the answer and reports it.
+    /// Adds the reasoning and content of `delta` to the answer and reports them to
+    /// `each`.
     fn add(&mut self, delta: &Delta, each: &mut dyn FnMut(Event<'_>)) {
         if !delta.reasoning.is_empty() {
             self.reasoning.push_str(&delta.reasoning);

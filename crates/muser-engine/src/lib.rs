@@ -1,13 +1,13 @@
-//! The engine: a [`Model`] that sessions share, a [`Session`] that takes whole
-//! token prefixes, and the [`generate`] loop.
+//! The inference engine: a loaded [`Model`] that sessions share, a [`Session`] that
+//! evaluates token sequences given as whole prefixes, and the [`generate`] loop.
 //!
 //! ```text
 //! Gguf + backend -> Model ─┬─ Session ── sync(tokens) -> logits -> Sampler -> token
 //!                          └─ Session …
 //! ```
 //!
-//! Code above this crate names no tensor and no KV page. The crate is generic over
-//! the [`Backend`] that computes.
+//! Code that uses this crate names no tensor and no page of the K/V cache. The crate is
+//! generic over the [`Backend`] that computes.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -25,7 +25,8 @@ pub use codec::{Codec, tokenizer_spec};
 pub use error::Error;
 pub use generate::{Event, Generation, generate};
 pub use model::Model;
-/// The file format, for crates that do not depend on `muser-gguf`.
+/// The GGUF file format, and the outputs that a forward pass can be asked for: for
+/// crates that do not depend on `muser-gguf` or `muser-model`.
 pub use muser_model::{Want, gguf};
 pub use muser_ops::choose::VERSION as SAMPLING_VERSION;
 pub use muser_ops::{Backend, ChoiceError, Lane, Profile, Sampler, SamplingParams};

@@ -1,4 +1,4 @@
-//! [`Model`]: a loaded model, which sessions share.
+//! [`Model`], a loaded model, which several sessions share.
 
 use crate::{Codec, Error, Token};
 use muser_model::gguf::Gguf;
@@ -8,16 +8,16 @@ use muser_text::chat::Format;
 use muser_text::{ChatTemplate, Message, Tokenizer};
 use std::sync::Arc;
 
-/// A model: the transformer and, if the file has them, the tokenizer and the chat
-/// template. It is immutable; sessions share it through an [`Arc`].
+/// A loaded model: the transformer and, if the file has them, the tokenizer and the
+/// chat template. It is immutable; sessions share it through an [`Arc`].
 pub struct Model<B: Backend> {
     transformer: Transformer<B>,
     codec: Codec,
 }
 
 impl<B: Backend> Model<B> {
-    /// Loads a model. Its weights stay in the mapped file where the backend reads host
-    /// memory.
+    /// Loads a model from a GGUF file. Its weights stay in the mapped file where the
+    /// backend reads host memory.
     ///
     /// # Errors
     /// A part of a split model; those of [`Transformer::load`] and [`Codec::load`].
@@ -29,22 +29,24 @@ impl<B: Backend> Model<B> {
         })
     }
 
-    /// Returns the transformer.
+    /// Returns the transformer, which holds the model's weights and runs its forward
+    /// passes.
     pub fn transformer(&self) -> &Transformer<B> {
         &self.transformer
     }
 
-    /// Returns the description of the model.
+    /// Returns the model's description: its architecture and sizes, as read from the
+    /// file.
     pub fn spec(&self) -> &Spec {
         self.transformer.spec()
     }
 
-    /// Returns the tokenizer and the chat template.
+    /// Returns the model's tokenizer, chat template and chat format, as one [`Codec`].
     pub fn codec(&self) -> &Codec {
         &self.codec
     }
 
-    /// Returns the tokenizer.
+    /// Returns the model's tokenizer.
     ///
     /// # Errors
     /// Those of [`Codec::tokenizer`].
@@ -52,7 +54,7 @@ impl<B: Backend> Model<B> {
         self.codec.tokenizer()
     }
 
-    /// Returns the chat template.
+    /// Returns the model's chat template.
     ///
     /// # Errors
     /// Those of [`Codec::chat_template`].
@@ -60,12 +62,13 @@ impl<B: Backend> Model<B> {
         self.codec.chat_template()
     }
 
-    /// Returns whether this token ends an answer.
+    /// Returns whether this token ends an answer: an end-of-generation token of the
+    /// model.
     pub fn is_end(&self, token: Token) -> bool {
         self.codec.is_end(token)
     }
 
-    /// Encodes a text, as [`Codec::raw_prompt`].
+    /// Encodes a text for the model to continue, as [`Codec::raw_prompt`].
     ///
     /// # Errors
     /// Those of [`Codec::raw_prompt`].
@@ -73,7 +76,8 @@ impl<B: Backend> Model<B> {
         self.codec.raw_prompt(text)
     }
 
-    /// Encodes a conversation, as [`Codec::chat_prompt`].
+    /// Encodes a conversation up to where the model's answer begins, as
+    /// [`Codec::chat_prompt`].
     ///
     /// # Errors
     /// Those of [`Codec::chat_prompt`].
@@ -81,12 +85,14 @@ impl<B: Backend> Model<B> {
         self.codec.chat_prompt(messages)
     }
 
+    /// Returns the chat format, in which the model's conversations are written, as
     /// [`Codec::format`].
     pub fn format(&self) -> Format {
         self.codec.format()
     }
 
-    /// Refuses tokens outside the vocabulary. `at` is the position of the first token.
+    /// Refuses tokens outside the model's vocabulary. `at` is the position of the first
+    /// token in its sequence.
     pub(crate) fn check_tokens(&self, tokens: &[Token], at: usize) -> Result<(), Error> {
         let vocab = self.spec().vocab;
         match tokens.iter().position(|&t| t as usize >= vocab) {
@@ -100,8 +106,8 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// Refuses a part of a split model. Without this check the first part, which has the
-/// header of the whole model, would be refused for a missing tensor.
+/// Refuses a file that is one part of a split model. Without this check the first part,
+/// which has the header of the whole model, would be refused for a missing tensor.
 fn refuse_part(gguf: &Gguf) -> Result<(), Error> {
     let keys = gguf.metadata();
     let number = |key| keys.opt_u32(key).map_err(|e| Error::Model(e.into()));

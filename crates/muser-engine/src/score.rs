@@ -1,24 +1,24 @@
-//! Log-probabilities of tokens.
+//! Log-probabilities of tokens, computed from a model's logits.
 
 use crate::Token;
 use muser_ops::choose::Ranked;
 
-/// Returns the natural logarithm of a token's probability, from the logits before it;
-/// `None` for a token outside the vocabulary.
+/// Returns the natural logarithm of a token's probability, from the logits of the
+/// position before it; `None` for a token outside the vocabulary.
 ///
 /// ```text
 /// m = max l_i;  s = Σ exp(l_i - m)      f64, i ascending
 /// log p = (l_token - m) - ln s
 /// ```
 ///
-/// exp and ln are those of the crate `libm`, so that perplexities have the same digits
-/// on every platform.
+/// l_i is the logit of token i, p the token's probability. exp and ln are those of the
+/// crate `libm`, so that perplexities have the same digits on every platform.
 pub fn log_prob(logits: &[f32], token: Token) -> Option<f64> {
     LogProbs::new(logits).of(token)
 }
 
 /// The log-probabilities of all tokens after one position, equal to those of
-/// [`log_prob`]. The sum is computed once.
+/// [`log_prob`]. The sum of the exponentials is computed once for all tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct LogProbs<'a> {
     logits: &'a [f32],
@@ -27,7 +27,8 @@ pub struct LogProbs<'a> {
 }
 
 impl<'a> LogProbs<'a> {
-    /// Computes the sum over these logits.
+    /// Computes what the log-probabilities from these logits share: the largest logit,
+    /// and the logarithm of the sum of exponentials.
     pub fn new(logits: &'a [f32]) -> Self {
         let max = logits
             .iter()
@@ -76,7 +77,8 @@ mod tests {
 
     #[test]
     fn large_logits_do_not_overflow() {
-        // 1 / (1 + e^-1) of two, shifted far.
+        // Two logits that differ by one, shifted far from zero. The likelier token has
+        // the probability 1 / (1 + e^-1).
         let want = -libm::log1p(libm::exp(-1.0));
         let got = log_prob(&[20_000.0, 20_001.0], 1).unwrap();
         assert!((got - want).abs() < 1e-15, "{got} {want}");

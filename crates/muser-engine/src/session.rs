@@ -1,4 +1,4 @@
-//! [`Session`]: one sequence of tokens and the state of the model after it.
+//! [`Session`], one sequence of tokens with its K/V cache and the logits after it.
 
 use crate::{Error, Model, Token};
 use muser_model::{Cache, Step, Want};
@@ -6,27 +6,27 @@ use muser_ops::{Backend, Choice, Sampler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Number of a prompt's tokens that are evaluated between two looks at the cancel
-/// flag. The cut changes no bit.
+/// Number of a prompt's tokens that are evaluated between two looks at the cancel flag.
+/// Where the prompt is cut changes no bit of the logits.
 const STEP: usize = 512;
 
-/// One sequence over a shared [`Model`].
+/// One sequence of tokens on a shared [`Model`], with its K/V cache and its last
+/// logits.
 ///
-/// The caller always gives the whole prefix ([`Session::sync`]), and the session
-/// reuses what it already holds of it. The logits have the same bits whatever it
-/// reused.
+/// The caller always gives the whole prefix ([`Session::sync`]), and the session reuses
+/// what it already holds of it. The logits have the same bits whatever it reused.
 pub struct Session<B: Backend> {
     model: Arc<Model<B>>,
     pub(crate) cache: Cache<B>,
     context: usize,
-    /// The tokens whose K and V are in the cache.
+    /// The sequence's tokens, whose K and V are in the cache.
     pub(crate) tokens: Vec<Token>,
-    /// The logits after the last token; empty if there are none.
+    /// The logits after the sequence's last token; empty if there are none.
     pub(crate) logits: Vec<f32>,
 }
 
-/// A clone is another session with the same past. The two share the cache until one
-/// of them writes.
+/// Makes another session with the same tokens and logits. The two sessions share the
+/// K/V cache until one of them writes.
 impl<B: Backend> Clone for Session<B> {
     fn clone(&self) -> Self {
         Self {
@@ -39,18 +39,18 @@ impl<B: Backend> Clone for Session<B> {
     }
 }
 
-/// The work that [`Session::sync`] did.
+/// The work that [`Session::sync`] did to bring a session to the tokens asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Number of tokens whose state was reused.
+    /// Number of tokens whose K and V were reused from the session's cache.
     pub reused: usize,
-    /// Number of tokens that were evaluated.
+    /// Number of tokens that the model evaluated, since the session did not hold them.
     pub evaluated: usize,
 }
 
 impl<B: Backend> Session<B> {
-    /// Makes an empty session of `context` positions; `None` takes the context of the
-    /// model.
+    /// Makes an empty session with room for `context` positions; `None` takes the
+    /// longest context that the model has.
     ///
     /// # Errors
     /// A context of 0, or larger than the model's.
@@ -73,22 +73,23 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// Returns the model.
+    /// Returns the model that the session runs on.
     pub fn model(&self) -> &Arc<Model<B>> {
         &self.model
     }
 
-    /// Returns the most positions that the session can hold.
+    /// Returns the most positions that the session can hold (its context).
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Returns the tokens evaluated so far.
+    /// Returns the tokens of the session's sequence, all of which are evaluated.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// Returns the logits after the last token, one for each token of the vocabulary.
+    /// Returns the logits after the sequence's last token, one for each token of the
+    /// vocabulary.
     ///
     /// # Errors
     /// [`Error::NoLogits`] if nothing was evaluated yet, if the session was cut back,
@@ -100,13 +101,14 @@ impl<B: Backend> Session<B> {
         Ok(&self.logits)
     }
 
-    /// Brings the session to exactly these tokens, evaluating those that it does not
-    /// hold.
+    /// Brings the session's sequence to exactly these tokens, and evaluates those that
+    /// its K/V cache does not hold.
     ///
     /// Keeps the longest common prefix with its own tokens and cuts off the rest. If a
-    /// ring no longer holds what the cut needs, everything is evaluated again. The
-    /// last token is always evaluated, unless the session has these tokens and their
-    /// logits already.
+    /// ring (the cache of a sliding layer, which keeps the last positions only) no
+    /// longer holds what the cut needs, everything is evaluated again. The last token
+    /// is always evaluated, unless the session has these tokens and their logits
+    /// already.
     ///
     /// # Errors
     /// No tokens, an unknown one, or more than the context holds; the session is
@@ -115,8 +117,8 @@ impl<B: Backend> Session<B> {
         self.sync_until(tokens, &AtomicBool::new(false))
     }
 
-    /// Runs [`Session::sync`], but stops early when the flag is raised and keeps what
-    /// was evaluated until then.
+    /// Runs [`Session::sync`], but stops early when the cancel flag is raised, and
+    /// keeps what was evaluated until then.
     ///
     /// # Errors
     /// Those of [`Session::sync`]; [`Error::Cancelled`].
@@ -149,28 +151,29 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// Truncates to the longest common prefix with `tokens` that leaves at least one of
-    /// them to evaluate, and returns its length: 0 if the cache can no longer continue
-    /// from there.
+    /// Truncates the session's sequence to the longest common prefix with `tokens` that
+    /// leaves at least one of them to evaluate. Returns the length kept: 0 if the K/V
+    /// cache can no longer continue from there.
     pub fn keep_prefix(&mut self, tokens: &[Token]) -> usize {
         let common = self.tokens.iter().zip(tokens);
         let common = common.take_while(|(a, b)| a == b).count();
         self.cut_back(common.min(tokens.len().saturating_sub(1)))
     }
 
-    /// Returns the bytes held, including those shared with clones.
+    /// Returns the bytes that the session holds: K/V cache, logits and tokens,
+    /// including what it shares with clones.
     pub fn bytes(&self) -> u64 {
         let rest = size_of_val(&self.logits[..]) + size_of_val(&self.tokens[..]);
         self.cache.bytes().saturating_add(rest as u64)
     }
 
-    /// Frees the logits and keeps the tokens. To have logits again, the last token
-    /// must be evaluated again.
+    /// Frees the session's logits and keeps its tokens. To have logits again, the last
+    /// token must be evaluated again.
     pub fn forget_logits(&mut self) {
         self.logits = Vec::new();
     }
 
-    /// Evaluates one more token.
+    /// Evaluates one more token at the end of the session's sequence.
     ///
     /// # Errors
     /// Those of [`Session::sync`].
@@ -180,9 +183,10 @@ impl<B: Backend> Session<B> {
         self.advance(&[token], self.tokens.len() + 1)
     }
 
-    /// Evaluates one more token and chooses the one after it where the backend has the
-    /// logits. [`Session::logits`] has none afterwards. The chosen token is that of
-    /// [`Session::push`] followed by [`Sampler::sample`].
+    /// Evaluates one more token at the end of the session's sequence, and chooses the
+    /// one after it where the backend has the logits. [`Session::logits`] has none
+    /// afterwards. The chosen token is the same that [`Session::push`] followed by
+    /// [`Sampler::sample`] gives.
     ///
     /// # Errors
     /// Those of [`Session::push`] and [`Sampler::sample`]. If only the choice failed,
@@ -194,8 +198,8 @@ impl<B: Backend> Session<B> {
         chosen.ok_or(Error::NoLogits)
     }
 
-    /// Evaluates more tokens in one forward call and calls `each(position, logits)`
-    /// with the logits after each of them, in order.
+    /// Evaluates more tokens of the session's sequence in one forward call, and calls
+    /// `each(position, logits)` with the logits after each of them, in order.
     ///
     /// # Errors
     /// Those of [`Session::sync`].
@@ -210,7 +214,7 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Removes all tokens. The memory is kept.
+    /// Removes all tokens from the session. The memory of its K/V cache is kept.
     pub fn clear(&mut self) {
         self.cache.clear();
         self.tokens.clear();
@@ -227,9 +231,9 @@ impl<B: Backend> Session<B> {
         })
     }
 
-    /// Truncates to `to` tokens and returns the new length: 0 if the cache can no longer
-    /// continue from position `to`. There are no logits afterwards, unless there was
-    /// nothing to cut.
+    /// Truncates the session's sequence to `to` tokens and returns the new length: 0 if
+    /// the K/V cache can no longer continue from position `to`. There are no logits
+    /// afterwards, unless there was nothing to cut.
     pub fn cut_back(&mut self, to: usize) -> usize {
         if to >= self.tokens.len() {
             return self.tokens.len();
@@ -243,8 +247,8 @@ impl<B: Backend> Session<B> {
         to
     }
 
-    /// Evaluates the next tokens of a prompt of `end` tokens. Logits are computed for
-    /// the last token of the prompt only.
+    /// Evaluates the next tokens of a prompt that has `end` tokens in all. Logits are
+    /// computed for the last token of the prompt only.
     fn advance(&mut self, tokens: &[Token], end: usize) -> Result<(), Error> {
         let last = self.tokens.len() + tokens.len() == end;
         let want = if last { Want::Last } else { Want::Nothing };
@@ -262,10 +266,11 @@ impl<B: Backend> Session<B> {
         if tokens.is_empty() {
             return Ok(None);
         }
-        // They are stale from here on, also after an error.
+        // The logits are stale from here on, also after an error.
         self.logits.clear();
         let (first, last) = (self.tokens.len(), tokens.len() - 1);
-        // The history of a choice includes the tokens of its pass.
+        // The history from which a token is chosen includes the tokens of this forward
+        // pass.
         self.tokens.extend_from_slice(tokens);
         let mut step = Step {
             cache: &mut self.cache,
@@ -281,7 +286,8 @@ impl<B: Backend> Session<B> {
             each(first + i, row);
         });
         if let Err(e) = result {
-            // A failed pass may have left a part of the tokens in the cache.
+            // A failed forward pass may have left a part of the tokens in the K/V
+            // cache.
             self.clear();
             return Err(e.into());
         }

@@ -1,29 +1,31 @@
-//! The end of a generation: its options and reasons, and the search for stop strings
-//! in a stream of text.
+//! What ends a generation: its options, the reasons of an end, and the search for stop
+//! strings in a stream of text.
 
 use crate::{Error, Token};
 use muser_text::chat::Format;
 
-/// The longest stop string in bytes. It bounds the text that is held back because a
-/// stop string may begin there.
+/// The most bytes that a stop string may have. It bounds the text that is held back
+/// because a stop string may begin there.
 pub const MAX_STOP_BYTES: usize = 1024;
 
-/// The chat format of an answer, and what ends it besides the model's
-/// end-of-generation tokens and a full context.
+/// The options of a generation: the chat format of the answer, and what ends it besides
+/// the model's end-of-generation tokens and a full context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenerateOptions {
     /// The most tokens to generate; `None` sets no limit.
     pub max_tokens: Option<usize>,
-    /// Texts that end the generation when they appear in its content. They, and
-    /// what follows, are not part of the answer.
+    /// The stop strings: texts that end the generation when they appear in the answer's
+    /// content. They, and what follows, are not part of the answer.
     pub stop: Vec<String>,
-    /// How the answer is written: [`Model::format`](crate::Model::format) behind
-    /// the prompt of a conversation, [`Format::Plain`] behind any other one.
+    /// The chat format in which the answer is written:
+    /// [`Model::format`](crate::Model::format) after the prompt of a conversation,
+    /// [`Format::Plain`] after any other one.
     pub format: Format,
 }
 
 impl Default for GenerateOptions {
-    /// No limit, no stop strings, and everything is content.
+    /// Returns options without a limit of tokens and without stop strings, by which
+    /// everything that the model writes is content.
     fn default() -> Self {
         Self {
             max_tokens: None,
@@ -36,26 +38,28 @@ impl Default for GenerateOptions {
 /// Why a generation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model chose this end-of-generation token.
+    /// The generation ended because the model chose this end-of-generation token.
     EndOfGeneration(Token),
-    /// This stop string appeared.
+    /// The generation ended because this stop string appeared in the answer's content.
     StopString(String),
-    /// [`GenerateOptions::max_tokens`] tokens were generated.
+    /// The generation ended because the answer has as many tokens as
+    /// [`GenerateOptions::max_tokens`] allows.
     MaxTokens,
-    /// The session has no position left for the next token.
+    /// The generation ended because the session has no position left for the next
+    /// token.
     ContextFull {
-        /// Number of positions that the next token needs.
+        /// Number of positions that the session's tokens need together with the next one.
         needed: usize,
-        /// Number of positions of the session.
+        /// Number of positions that the session has (its context).
         context: usize,
     },
-    /// The cancel flag was raised.
+    /// The generation ended because the caller raised its cancel flag.
     Cancelled,
 }
 
 impl StopReason {
-    /// Returns the name in records: `end`, `stop`, `length`, `context`,
-    /// `cancelled`.
+    /// Returns the name of the reason in records of runs: `end`, `stop`, `length`,
+    /// `context`, `cancelled`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::EndOfGeneration(_) => "end",
@@ -76,7 +80,7 @@ pub struct StopMatcher {
 }
 
 impl StopMatcher {
-    /// Makes a matcher at the beginning of a text.
+    /// Makes a matcher that looks for these stop strings in a text from its beginning.
     ///
     /// # Errors
     /// A string that is empty or longer than [`MAX_STOP_BYTES`].
@@ -96,9 +100,9 @@ impl StopMatcher {
         })
     }
 
-    /// Appends a piece. Returns the text that can be shown, and the stop string that
-    /// ended the text, if one did: the one that is complete first, and of those the
-    /// longest. The result does not depend on where the pieces are cut.
+    /// Appends a piece of the text. Returns the text that can be shown, and the stop
+    /// string that ended the text, if one did: the one that is complete first, and of
+    /// those the longest. The result does not depend on where the pieces are cut.
     pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         if self.strings.is_empty() {
             return (text.to_owned(), None);
@@ -120,7 +124,8 @@ impl StopMatcher {
         (std::mem::replace(&mut self.held, rest), None)
     }
 
-    /// Returns the text held back, at the end of a text without a stop string.
+    /// Returns the text that was held back, after the last piece of a text without a
+    /// stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -195,8 +200,8 @@ mod tests {
     }
 
     proptest! {
-        /// However the text is cut, the text before the first match is shown, or
-        /// all of it.
+        /// Checks that however the text is cut into pieces, the text before the first
+        /// stop string is shown, or all of the text if it has none.
         #[test]
         fn the_cut_does_not_matter(
             text in "[abé]{0,20}",

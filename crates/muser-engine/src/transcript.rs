@@ -1,18 +1,19 @@
-//! One answer on its way from tokens to text.
+//! Turns the tokens of one answer into its text, reasoning and tool calls.
 
 use crate::stop::StopMatcher;
 use crate::{Codec, Error, Token};
 use muser_text::StreamDecoder;
 use muser_text::chat::{Channel, Delta, Reader};
 
-/// Turns the tokens of one answer into text: decodes them, takes the answer apart
-/// by its chat format, and searches the content for stop strings.
+/// Turns the tokens of one answer into text: decodes them, takes the answer apart by
+/// its chat format, and searches the content for stop strings.
 ///
 /// The command line and the server write answers through this type, so that both
 /// show the same text for the same tokens.
 #[derive(Debug)]
 pub struct Transcript {
-    /// `None` for a model without a tokenizer, whose tokens have no text.
+    /// Decodes the answer's tokens; `None` for a model without a tokenizer, whose
+    /// tokens have no text.
     decoder: Option<StreamDecoder>,
     reader: Reader,
     stop: StopMatcher,
@@ -21,8 +22,9 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    /// A transcript at the beginning of an answer. With `show_special`, control
-    /// tokens that are no marks of the format appear in the text.
+    /// Makes the transcript of an answer, at the answer's beginning. With
+    /// `show_special`, control tokens that have no meaning in the chat format appear in
+    /// the text.
     ///
     /// # Errors
     /// A stop string that [`StopMatcher::new`] refuses; any stop string for a
@@ -45,8 +47,8 @@ impl Transcript {
         })
     }
 
-    /// Adds a token: `out` gets the text that is final with it. Returns the stop
-    /// string that ends the answer, if one does; nothing follows then.
+    /// Adds a token of the answer: `out` gets the text that is final with it. Returns
+    /// the stop string that ends the answer, if one does; nothing follows then.
     ///
     /// # Errors
     /// A token beyond the vocabulary.
@@ -69,14 +71,15 @@ impl Transcript {
         self.reader.mark(&mark, &mut read);
         let stop = self.pass(read, out);
         if was == Channel::Content && self.reader.channel() != was && stop.is_none() {
-            // No stop string goes on behind a mark.
+            // A stop string that began before a control token of the format cannot go
+            // on behind it.
             out.content += &self.stop.finish();
         }
         Ok(stop)
     }
 
-    /// Ends the answer, which is complete or was `cut` off: `out` gets the text
-    /// that was held back, but nothing after a stop string.
+    /// Ends the answer, which is complete or was `cut` off: `out` gets the text that
+    /// was held back, but nothing after a stop string.
     pub fn finish(&mut self, cut: bool, out: &mut Delta) {
         if self.stopped {
             return;
@@ -91,8 +94,9 @@ impl Transcript {
         }
     }
 
-    /// Passes on a delta of the reader, its content through the search for stop
-    /// strings.
+    /// Passes on what the chat format's reader found: reasoning and tool calls as they
+    /// are, content through the search for stop strings. Returns the stop string found,
+    /// if any.
     fn pass(&mut self, read: Delta, out: &mut Delta) -> Option<String> {
         out.reasoning += &read.reasoning;
         out.calls.extend(read.calls);
@@ -105,18 +109,19 @@ impl Transcript {
         stop
     }
 
-    /// The channel of the next token's text.
+    /// Returns the channel (header, content, reasoning, call) that the next token's
+    /// text belongs to.
     pub fn channel(&self) -> Channel {
         self.reader.channel()
     }
 
-    /// The number of tool calls begun so far.
+    /// Returns the number of tool calls begun in the answer so far.
     pub fn calls(&self) -> usize {
         self.reader.calls()
     }
 
-    /// Whether a token that comes now is a part of the content, and not of a
-    /// header, reasoning or a call.
+    /// Returns whether a token that comes now is a part of the answer's content, and
+    /// not of a header, reasoning or a tool call.
     pub fn is_content(&self, token: Token) -> bool {
         let tokenizer = self.decoder.as_ref().map(StreamDecoder::tokenizer);
         let is_control = tokenizer.is_some_and(|t| t.is_control(token));

@@ -1,11 +1,13 @@
-//! The byte-level alphabet: one printable character for each byte.
+//! The byte-level alphabet of GPT-2 vocabularies: one printable character for each
+//! byte.
 //!
 //! Vocabularies of byte-level BPE are lists of strings, so every byte is
 //! written as a character: the printable ones of Latin-1 as themselves, the
 //! other 68 as U+0100, U+0101, … in the order of their values (GPT-2's
 //! `bytes_to_unicode`). A space is `Ġ`, a newline `Ċ`.
 
-/// One past the highest character of the alphabet.
+/// One past the highest code point of the byte-level alphabet, which has a character
+/// for each byte.
 const ALPHABET_END: usize = 0x100 + 68;
 
 const fn is_printable(byte: u8) -> bool {
@@ -27,7 +29,8 @@ const CODES: [u16; 256] = {
     codes
 };
 
-/// The byte of a code, or 256 where the code is not in the alphabet.
+/// The byte that each code point of the byte-level alphabet stands for; 256 for a code
+/// point that is not in the alphabet.
 const BYTES: [u16; ALPHABET_END] = {
     let mut bytes = [256; ALPHABET_END];
     let mut byte = 0;
@@ -38,20 +41,23 @@ const BYTES: [u16; ALPHABET_END] = {
     bytes
 };
 
-/// Returns the character that stands for `byte`.
+/// Returns the character that stands for `byte` in the byte-level alphabet of GPT-2
+/// vocabularies.
 pub(crate) fn char_of(byte: u8) -> char {
-    // Every code is below 0x144, far from the surrogates.
+    // Every code of the alphabet is below 0x144, far from the surrogates.
     char::from_u32(u32::from(CODES[usize::from(byte)])).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// Returns the byte that `c` stands for; `None` outside the alphabet.
+/// Returns the byte that `c` stands for in the byte-level alphabet of GPT-2
+/// vocabularies; `None` if `c` is not in the alphabet.
 pub(crate) fn byte_of(c: char) -> Option<u8> {
     let code = BYTES.get(c as usize)?;
     u8::try_from(*code).ok()
 }
 
-/// Appends the bytes that a token's text stands for. A character outside the
-/// alphabet, which a file may have, is kept as its own UTF-8.
+/// Appends the bytes that a token's text, written in the byte-level alphabet, stands
+/// for. A character outside the alphabet, which a file may have, is kept as its own
+/// UTF-8.
 pub(crate) fn push_decoded(text: &str, out: &mut Vec<u8>) {
     for c in text.chars() {
         match byte_of(c) {

@@ -1,5 +1,5 @@
-//! Text in and out of a model: tokenizer, streaming detokenizer, chat templates
-//! and [`chat`] formats.
+//! Turns text into a model's tokens and back: the tokenizer, the streaming detokenizer,
+//! chat templates and [`chat`] formats.
 //!
 //! The crate takes plain data ([`TokenizerSpec`]) and knows no file format.
 //! Token lists, merges and templates come from a file that anyone may have
@@ -45,5 +45,6 @@ pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Message, RenderOptions};
 pub use tokenizer::{EncodeOptions, EndOfGeneration, Special, Tokenizer};
 
-/// The result of a call of this crate that can fail.
+/// The result of a call of this crate: a value, or the [`Error`] of a tokenizer, a text
+/// or a chat template.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,59 +1,70 @@
-//! A tokenizer's description, as plain data.
+//! The description of a tokenizer as plain data, independent of the file that it comes
+//! from.
 
 use crate::{Error, Result};
 
-/// A tokenizer as a GGUF file describes it (`tokenizer.ggml.*`).
+/// The description of a tokenizer as a GGUF file has it under the keys
+/// `tokenizer.ggml.*`.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerSpec {
-    /// `model`: the algorithm. Only `gpt2` (byte-level BPE) is known.
+    /// The key `model`: the tokenizer's algorithm. Only `gpt2` (byte-level BPE) is
+    /// known.
     pub model: String,
-    /// `pre`: the name of the split rule.
+    /// The key `pre`: the name of the split rule, which cuts a text into pieces before
+    /// BPE merges tokens.
     pub pre: Option<String>,
-    /// `tokens`: the text of each id, in the byte-level alphabet for normal
-    /// tokens, verbatim for control and user-defined ones.
+    /// The key `tokens`: the text of each token, by id; in the byte-level alphabet for
+    /// normal tokens, verbatim for control and user-defined ones.
     pub tokens: Vec<String>,
-    /// `token_type`: a type for each token ([`TokenKind`]); all normal if missing.
+    /// The key `token_type`: GGUF's type number of each token ([`TokenKind`]); if
+    /// missing, all tokens are normal.
     pub token_types: Option<Vec<i32>>,
-    /// `merges`: `left right`, the most important first.
+    /// The key `merges`: the BPE merges, each as `left right`, the most important
+    /// first.
     pub merges: Vec<String>,
-    /// `bos_token_id`: start of a text.
+    /// The key `bos_token_id`: the id of the start-of-text token.
     pub bos: Option<u32>,
-    /// `eos_token_id`: end of a text.
+    /// The key `eos_token_id`: the id of the end-of-text token.
     pub eos: Option<u32>,
-    /// `eot_token_id`: end of a turn.
+    /// The key `eot_token_id`: the id of the end-of-turn token.
     pub eot: Option<u32>,
-    /// `eom_token_id`: end of a message (a tool call follows).
+    /// The key `eom_token_id`: the id of the end-of-message token (a tool call
+    /// follows).
     pub eom: Option<u32>,
-    /// `unknown_token_id`. Kept for the caller; bytes are never unknown.
+    /// The key `unknown_token_id`: the id of the token for unknown text. Kept for the
+    /// caller; the tokenizer never uses it, since byte-level BPE has no unknown text.
     pub unknown: Option<u32>,
-    /// `padding_token_id`. Kept for the caller.
+    /// The key `padding_token_id`: the id of the padding token. Kept for the caller.
     pub padding: Option<u32>,
-    /// `add_bos_token`: whether texts should start with `bos`. Encoding does not
-    /// follow it by itself; see [`Tokenizer::add_bos`](crate::Tokenizer::add_bos).
+    /// The key `add_bos_token`: whether texts should start with the start token (bos).
+    /// Encoding does not follow it by itself; see
+    /// [`Tokenizer::add_bos`](crate::Tokenizer::add_bos).
     pub add_bos: bool,
-    /// `add_eos_token`: whether training texts ended with `eos`. Encoding does not
-    /// follow it either.
+    /// The key `add_eos_token`: whether training texts ended with the end-of-text token
+    /// (eos). Encoding does not follow it by itself.
     pub add_eos: bool,
-    /// Further ids that end a generation.
+    /// Further token ids that end a generation, besides those of eos, eot and eom.
     pub extra_eog: Vec<u32>,
 }
 
-/// The type of a token, as GGUF numbers them.
+/// The type of a token in a vocabulary, as GGUF numbers the types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
-    /// 0: not defined; treated as normal.
+    /// Type 0 of a token in GGUF: not defined; treated as normal.
     Undefined,
-    /// 1: text in the byte-level alphabet.
+    /// Type 1 of a token in GGUF: text in the byte-level alphabet.
     Normal,
-    /// 2: stands for text that the vocabulary lacks; treated as control.
+    /// Type 2 of a token in GGUF: stands for text that the vocabulary lacks; treated as
+    /// a control token.
     Unknown,
-    /// 3: a command to the model, such as the end of a turn.
+    /// Type 3 of a token in GGUF: a command to the model, such as the end of a turn.
     Control,
-    /// 4: added text that is matched verbatim before the split.
+    /// Type 4 of a token in GGUF: added text that is matched verbatim before the split
+    /// rule cuts the rest.
     UserDefined,
-    /// 5: reserved; treated as normal.
+    /// Type 5 of a token in GGUF: reserved; treated as normal.
     Unused,
-    /// 6: one byte, written `<0xHH>`.
+    /// Type 6 of a token in GGUF: one byte, written `<0xHH>`.
     Byte,
 }
 
@@ -71,15 +82,16 @@ impl TokenKind {
         })
     }
 
-    /// Whether the token is a control or unknown token: hidden in output, and never
-    /// made from plain text.
+    /// Returns whether a token of this type is a control or unknown token: hidden in
+    /// output, and never made from plain text.
     pub fn is_control(self) -> bool {
         matches!(self, Self::Control | Self::Unknown)
     }
 }
 
 impl TokenizerSpec {
-    /// Returns the type of every token after checking their number and codes.
+    /// Returns the type of every token, after checking that there are as many types as
+    /// tokens and that GGUF defines each type's number.
     pub(crate) fn kinds(&self) -> Result<Vec<TokenKind>> {
         let count = self.tokens.len();
         if count == 0 {
@@ -103,8 +115,8 @@ impl TokenizerSpec {
             .collect()
     }
 
-    /// Refuses special ids beyond the vocabulary, and `add_bos` without a start
-    /// token.
+    /// Refuses ids of special tokens that are beyond the vocabulary, and `add_bos`
+    /// without the id of a start token.
     pub(crate) fn check_ids(&self) -> Result<()> {
         let named = [
             ("bos_token_id", self.bos),

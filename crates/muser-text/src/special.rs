@@ -1,26 +1,27 @@
-//! Finds the special tokens in a text, before the split rule is applied.
+//! Finds the special tokens in a text, which the tokenizer does before it splits the
+//! rest into pieces.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use crate::{Error, Result};
 
-/// A part of a text: a special token, or the text between two.
+/// A part of a text to encode: a special token, or the text between two special tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fragment<'t> {
-    /// Text for the split rule.
+    /// Text without a special token, which the split rule cuts into pieces.
     Text(&'t str),
-    /// A special token's id.
+    /// The id of a special token whose text was found.
     Token(u32),
 }
 
-/// A set of special tokens.
+/// A set of special tokens, which finds their texts in a text to encode.
 ///
-/// The longest token takes all its places first, then the next one in what is
-/// left, as llama.cpp does: a long token beats a shorter one that starts
-/// before it. Tokens of one length go by their id.
+/// The longest token takes all its places first, then the next one in what is left, as
+/// llama.cpp does: a long token beats a shorter one that starts before it. Tokens of
+/// the same length take their places in the order of their ids.
 #[derive(Debug)]
 pub(crate) struct SpecialSet {
-    /// Id and text, the longest first.
+    /// Id and text of each special token, the longest text first.
     tokens: Vec<(u32, String)>,
     finder: Option<AhoCorasick>,
 }
@@ -48,7 +49,8 @@ impl SpecialSet {
         })
     }
 
-    /// Cuts `text` at the special tokens in it, in time linear in the text.
+    /// Cuts `text` at the special tokens in it, in time that grows linearly with the
+    /// text.
     pub(crate) fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
         let mut fragments = Vec::new();
         let mut at = 0;
@@ -65,17 +67,18 @@ impl SpecialSet {
         fragments
     }
 
-    /// Returns the start, end and id of each token in the text, ascending.
+    /// Returns the start, end and id of each special token found in the text, in the
+    /// order of their places.
     fn places(&self, text: &str) -> Vec<(usize, usize, u32)> {
         let finder = self.finder.iter();
         let mut found: Vec<_> = finder
             .flat_map(|finder| finder.find_overlapping_iter(text))
             .map(|m| (m.pattern().as_usize(), m.start(), m.end()))
             .collect();
-        // Patterns are numbered from the longest to the shortest.
+        // The search numbers the tokens from the longest to the shortest.
         found.sort_unstable();
-        // Tokens that were taken are at least as long as the next one, so one
-        // that overlaps it covers its first or last byte.
+        // Tokens that already have their place are at least as long as the next one, so
+        // one that overlaps it covers its first or last byte.
         let mut taken = vec![false; if found.is_empty() { 0 } else { text.len() }];
         found.retain(|&(_, start, end)| {
             let free = !taken[start] && !taken[end - 1];
@@ -125,7 +128,8 @@ mod tests {
         );
     }
 
-    /// The rule in its plain form: the longest token first, in the rest of the text.
+    /// The rule for special tokens in its plain form, for comparison: the longest token
+    /// takes its places first, the next one looks in the rest of the text.
     fn by_rule<'t>(set: &SpecialSet, text: &'t str) -> Vec<Fragment<'t>> {
         let mut fragments = vec![Text(text)];
         for (id, token) in &set.tokens {

@@ -1,27 +1,28 @@
-//! Split rules: how a text is cut into the pieces within which tokens merge.
+//! Split rules of BPE tokenizers: how a text is cut into the pieces within which tokens
+//! merge.
 
 use regex::Regex;
 
 use crate::{Error, Result};
 
-/// The known names in `tokenizer.ggml.pre`, with their patterns.
+/// The names of split rules that `tokenizer.ggml.pre` may have, with the regular
+/// expression of each.
 const RULES: [(&str, &str); 2] = [("gpt-4o", O200K), ("llama4", O200K)];
 
-/// The pattern of `o200k_base` (tiktoken, `tiktoken_ext/openai_public.py`),
-/// which Llama 4 took over unchanged: words with at most one leading
-/// character that is no letter, digit or line end, split where lower case
-/// turns to upper, with an English contraction; up to three digits;
-/// punctuation with the line ends behind it; white space with line ends;
-/// white space.
+/// The split rule of `o200k_base` (tiktoken, `tiktoken_ext/openai_public.py`), which
+/// Llama 4 took over unchanged, as a regular expression. It matches words with at most
+/// one leading character that is no letter, digit or line end, split where lower case
+/// turns to upper, with an English contraction; up to three digits; punctuation with
+/// the line ends behind it; white space with line ends; white space.
 ///
 /// The original ends in `\s+(?!\S)|\s+`. The look-ahead would need a backtracking
-/// engine, whose time depends on the text, so [`SplitRule::pieces`] does it
-/// instead.
+/// engine, whose time depends on the text, so [`SplitRule::pieces`] shortens the run of
+/// white space instead.
 ///
-/// llama.cpp writes the rule for an engine without these Unicode classes: it
-/// takes every letter outside ASCII as upper and lower case at once, and marks
-/// (`\p{M}`) as punctuation. Models were trained with the original, so
-/// decomposed accents and words in mixed non-ASCII case get other ids there.
+/// llama.cpp writes the rule for an engine without these Unicode classes: it takes
+/// every letter outside ASCII as upper and lower case at once, and marks (`\p{M}`) as
+/// punctuation. Models were trained with the original, so decomposed accents and words
+/// in mixed non-ASCII case get other token ids here than in llama.cpp.
 const O200K: &str = concat!(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
@@ -31,12 +32,13 @@ const O200K: &str = concat!(
     r"|\s+",
 );
 
-/// A compiled split rule.
+/// A compiled split rule: cuts a text into the pieces within which BPE merges tokens.
 #[derive(Debug)]
 pub(crate) struct SplitRule(Regex);
 
 impl SplitRule {
-    /// Returns the rule with this name in `tokenizer.ggml.pre`.
+    /// Returns the split rule with this name in `tokenizer.ggml.pre`; refuses a name
+    /// that is not known, or none.
     pub(crate) fn by_name(name: Option<&str>) -> Result<Self> {
         let rule = RULES.iter().find(|(known, _)| Some(*known) == name);
         let (_, pattern) = rule.ok_or_else(|| Error::UnknownSplitRule {
@@ -50,14 +52,15 @@ impl SplitRule {
         Ok(Self(regex))
     }
 
-    /// Cuts `text` into pieces; they join to `text` again.
+    /// Cuts `text` into the pieces within which BPE merges tokens. The pieces join to
+    /// `text` again.
     pub(crate) fn pieces<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
         let mut at = 0;
         std::iter::from_fn(move || {
             let rest = text.get(at..).filter(|rest| !rest.is_empty())?;
             let end = match self.0.find_at(text, at) {
-                // The patterns match at every position. If one did not, the
-                // text that it skipped would be a piece of its own.
+                // The split rule's patterns match at every position. If one did not,
+                // the text that it skipped would be a piece of its own.
                 Some(found) if found.start() > at => found.start(),
                 Some(found) if found.end() > at => shortened(text, found),
                 _ => at + rest.len(),
@@ -69,10 +72,10 @@ impl SplitRule {
     }
 }
 
-/// Applies `\s+(?!\S)`: a run of white space before a word leaves its last
-/// character to the word. Returns where the piece ends. Only the last alternative
-/// matches white space without a line end, and it takes the whole run, so a word
-/// or the end of the text follows.
+/// Applies the split rule's `\s+(?!\S)`: a run of white space before a word leaves its
+/// last character to the word. Returns where the piece ends. Only the last alternative
+/// of the rule matches white space without a line end, and it takes the whole run, so a
+/// word or the end of the text follows.
 fn shortened(text: &str, found: regex::Match<'_>) -> usize {
     let piece = found.as_str();
     let mut chars = piece.char_indices();
@@ -99,7 +102,8 @@ mod tests {
         rule.pieces(text).collect()
     }
 
-    /// The original pattern, look-ahead and all, in a backtracking engine.
+    /// The original split pattern of `o200k_base`, look-ahead and all, in a
+    /// backtracking engine.
     fn original() -> Split {
         let pattern = O200K.replace(r"|\s+", r"|\s+(?!\S)|\s+");
         assert!(pattern.ends_with(r"|\s*[\r\n]+|\s+(?!\S)|\s+"));

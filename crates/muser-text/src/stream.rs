@@ -1,8 +1,8 @@
-//! Detokenises a stream into whole characters.
+//! Turns a stream of tokens into text of whole characters.
 
 use crate::{Result, Tokenizer};
 
-/// Turns tokens into text as they come.
+/// Turns a model's tokens into text as they come, in whole characters.
 ///
 /// A token may end within a character; its bytes are held back until the
 /// character is complete or cannot become one. The returned texts together equal
@@ -11,12 +11,13 @@ use crate::{Result, Tokenizer};
 pub struct StreamDecoder {
     tokenizer: Tokenizer,
     show_special: bool,
-    /// The beginning of a character, at most three bytes between calls.
+    /// The bytes of a character that is not complete yet, at most three between calls.
     pending: Vec<u8>,
 }
 
 impl StreamDecoder {
-    /// Creates a decoder at the start of a text. `show_special` as in [`Tokenizer::decode`].
+    /// Creates a decoder of tokens at the start of a text. `show_special` says whether
+    /// control tokens appear in the text, as in [`Tokenizer::decode`].
     pub fn new(tokenizer: &Tokenizer, show_special: bool) -> Self {
         Self {
             tokenizer: tokenizer.clone(),
@@ -25,13 +26,13 @@ impl StreamDecoder {
         }
     }
 
-    /// The tokenizer whose tokens it takes.
+    /// Returns the tokenizer whose tokens this decoder turns into text.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// Adds a token and returns the text that it completes, which is often empty for
-    /// the parts of a rare character.
+    /// Adds a token and returns the text that the token completes, which is often empty
+    /// for the parts of a rare character.
     ///
     /// # Errors
     /// An id beyond the vocabulary; the bytes that were held back stay so.
@@ -63,8 +64,8 @@ impl StreamDecoder {
         Ok(text)
     }
 
-    /// Ends the text: returns U+FFFD if a character was not completed. The decoder
-    /// can then start another text.
+    /// Ends the text: returns U+FFFD if its last character was not completed, and
+    /// nothing otherwise. The decoder can then start another text.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.pending).into_owned();
         self.pending.clear();

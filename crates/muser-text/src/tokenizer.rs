@@ -1,4 +1,4 @@
-//! Byte-level BPE: text to token ids and back.
+//! Byte-level BPE, which turns text into token ids and back.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,32 +11,39 @@ use crate::special::{Fragment, SpecialSet};
 use crate::split::SplitRule;
 use crate::{Error, Result, TokenKind, TokenizerSpec};
 
-/// The meaning of a special token's text in a text to encode.
+/// What the text of a special token, such as `<|eot|>`, means where it occurs in a text
+/// to encode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Special {
-    /// None: a user who writes `<|eot|>` gets the letters, never the control token.
-    /// User-defined tokens are text and are matched all the same.
+    /// Encodes the text of a control token as plain text: a user who writes `<|eot|>`
+    /// gets the letters, never the control token. User-defined tokens are text and are
+    /// matched all the same.
     #[default]
     Plain,
-    /// The token itself: for prompts that a template or an operator wrote.
+    /// Encodes the text of a special token, such as `<|eot|>`, as the token itself: for
+    /// prompts that a template or an operator wrote.
     Parse,
 }
 
-/// Bytes that are encoded between two calls of `stop`.
+/// Bytes of text that are encoded between two calls of the caller's `stop`, which may
+/// end the encoding.
 const STRIDE: usize = 64 << 10;
 
-/// How to encode a text.
+/// How the tokenizer encodes a text: what special tokens in it mean, and whether a
+/// start token (bos) comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EncodeOptions {
-    /// The meaning of special tokens in the text.
+    /// What the text of a special token, such as `<|eot|>`, means in the text to
+    /// encode.
     pub special: Special,
-    /// Start with the bos token, even if the text itself starts with one.
-    /// [`Tokenizer::add_bos`] says whether the file wants it.
+    /// Whether the tokens start with the start token (bos), even if the text itself
+    /// starts with one. [`Tokenizer::add_bos`] says whether the model's file asks for
+    /// it.
     pub add_bos: bool,
 }
 
-/// The ids that end a generation: eos, eot and eom if the file names them, and
-/// [`TokenizerSpec::extra_eog`].
+/// The ids of the tokens that end a generation: end of text (eos), of a turn (eot) and
+/// of a message (eom) if the file names them, and [`TokenizerSpec::extra_eog`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EndOfGeneration(Vec<u32>);
 
@@ -50,18 +57,19 @@ impl EndOfGeneration {
         Self(ids)
     }
 
-    /// Whether `id` ends a generation.
+    /// Returns whether the token `id` ends a generation.
     pub fn contains(&self, id: u32) -> bool {
         self.0.binary_search(&id).is_ok()
     }
 
-    /// The ids, ascending.
+    /// Returns the ids of the tokens that end a generation, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 }
 
-/// A tokenizer. Cloning is cheap; clones share the vocabulary.
+/// A tokenizer (byte-level BPE) with its vocabulary. Cloning is cheap; clones share the
+/// vocabulary.
 #[derive(Debug, Clone)]
 pub struct Tokenizer(Arc<Inner>);
 
@@ -69,20 +77,24 @@ pub struct Tokenizer(Arc<Inner>);
 struct Inner {
     bpe: BPE,
     split: SplitRule,
-    /// Matched when special tokens are parsed: control, unknown, user-defined.
+    /// The tokens whose texts are found when special tokens in a text are parsed:
+    /// control, unknown and user-defined ones.
     parsed: SpecialSet,
-    /// Matched always: user-defined.
+    /// The tokens whose texts are found in every text, also in plain text: the
+    /// user-defined ones.
     plain: SpecialSet,
-    /// Whether the vocabulary has a token for each byte.
+    /// For each byte value, whether the vocabulary has a token for it.
     has_byte: [bool; 256],
     tokens: Vec<String>,
     kinds: Vec<TokenKind>,
-    /// Ids in the order of their texts, to look up without a copy of the texts.
+    /// The token ids in the order of their texts, so that a text is looked up by binary
+    /// search without a copy of the texts.
     by_text: Vec<u32>,
-    /// The bytes of all tokens, one after the other, and where each one ends.
+    /// The bytes of all tokens, one token after the other; `ends` says where each one
+    /// ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// Bytes of the longest token.
+    /// Length in bytes of the vocabulary's longest token, at least 1.
     longest: usize,
     eog: EndOfGeneration,
     bos: Option<u32>,
@@ -96,7 +108,7 @@ struct Inner {
 }
 
 impl Tokenizer {
-    /// Checks a description and builds the tokenizer.
+    /// Checks a tokenizer's description and builds the tokenizer from it.
     ///
     /// # Errors
     /// Anything in the description that is unknown, out of range, a duplicate, or
@@ -151,8 +163,8 @@ impl Tokenizer {
         })))
     }
 
-    /// Encodes `text` as token ids. No eos is added, even if the file wants one
-    /// ([`Tokenizer::add_eos`]), since a prompt is to be continued.
+    /// Encodes `text` as token ids. No end-of-text token (eos) is added, even if the
+    /// file asks for one ([`Tokenizer::add_eos`]), since a prompt is to be continued.
     ///
     /// # Errors
     /// A byte without a token (it is never dropped), or `add_bos` with a vocabulary
@@ -161,9 +173,9 @@ impl Tokenizer {
         self.encode_within(text, opts, usize::MAX, &|| false)
     }
 
-    /// Encodes as [`Tokenizer::encode`], but at most `most` tokens, and gives up when
-    /// `stop` returns true. A text that is too long for `most` tokens in any case is
-    /// refused without being read.
+    /// Encodes as [`Tokenizer::encode`], but refuses a text of more than `most` tokens,
+    /// and gives up when `stop` returns true. A text that is too long for `most` tokens
+    /// in any case is refused without being read.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`]; [`Error::TooManyTokens`], [`Error::Stopped`].
@@ -229,7 +241,8 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Refuses a byte without a token, which the merges would skip in silence.
+    /// Refuses a text with a byte for which the vocabulary has no token: applying the
+    /// merges would skip such a byte in silence.
     fn check_bytes(&self, text: &str, fragment: &str) -> Result<()> {
         let Some(at) = fragment
             .bytes()
@@ -243,9 +256,8 @@ impl Tokenizer {
         })
     }
 
-    /// Decodes `ids` to a text. Bytes that are not UTF-8 become U+FFFD. Control and
-    /// unknown tokens appear only with `show_special`, as the vocabulary writes
-    /// them.
+    /// Decodes token ids to a text. Bytes that are not UTF-8 become U+FFFD. Control and
+    /// unknown tokens appear only with `show_special`, as the vocabulary writes them.
     ///
     /// # Errors
     /// An id beyond the vocabulary.
@@ -258,8 +270,8 @@ impl Tokenizer {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    /// Returns the bytes that `id` adds to a text: none for a control token that is
-    /// not shown.
+    /// Returns the bytes that the token `id` adds to a decoded text: none for a control
+    /// token unless `show_special` is set.
     pub(crate) fn visible_bytes(&self, id: u32, show_special: bool) -> Result<&[u8]> {
         let bytes = self.token_bytes(id).ok_or(Error::IdOutOfRange {
             id,
@@ -272,8 +284,9 @@ impl Tokenizer {
         })
     }
 
-    /// The bytes that `id` stands for, not always whole characters; for a control
-    /// token, its text in the vocabulary. `None` beyond the vocabulary.
+    /// Returns the bytes that the token `id` stands for, not always whole characters;
+    /// for a control token, its text in the vocabulary. `None` for an id beyond the
+    /// vocabulary.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         let index = usize::try_from(id).ok()?;
         let end = *self.0.ends.get(index)?;
@@ -281,7 +294,8 @@ impl Tokenizer {
         Some(&self.0.bytes[start..end])
     }
 
-    /// The text of `id` as the vocabulary writes it, in the byte-level alphabet.
+    /// Returns the text of the token `id` as the vocabulary writes it: in the
+    /// byte-level alphabet, or verbatim for a control or user-defined token.
     pub fn token_text(&self, id: u32) -> Option<&str> {
         self.0
             .tokens
@@ -289,17 +303,19 @@ impl Tokenizer {
             .map(String::as_str)
     }
 
-    /// The type of `id`.
+    /// Returns the type of the token `id` (normal, control, byte, …); `None` for an id
+    /// beyond the vocabulary.
     pub fn token_kind(&self, id: u32) -> Option<TokenKind> {
         self.0.kinds.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// Whether `id` is a control or unknown token, hidden from output.
+    /// Returns whether the token `id` is a control or unknown token, which decoding
+    /// hides unless asked to show it.
     pub fn is_control(&self, id: u32) -> bool {
         self.token_kind(id).is_some_and(TokenKind::is_control)
     }
 
-    /// The id whose text in the vocabulary is `text`.
+    /// Returns the id of the token whose text in the vocabulary is `text`.
     pub fn id_of(&self, text: &str) -> Option<u32> {
         let tokens = &self.0.tokens;
         let by_text = &self.0.by_text;
@@ -307,63 +323,66 @@ impl Tokenizer {
         place.ok().map(|place| by_text[place])
     }
 
-    /// The number of bytes of the longest token.
+    /// Returns the length in bytes of the vocabulary's longest token.
     pub fn longest_token(&self) -> usize {
         self.0.longest
     }
 
-    /// The number of tokens.
+    /// Returns the number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.0.tokens.len()
     }
 
-    /// The ids that end a generation.
+    /// Returns the ids of the tokens that end a generation.
     pub fn eog(&self) -> &EndOfGeneration {
         &self.0.eog
     }
 
-    /// The token at the start of a text.
+    /// Returns the id of the start-of-text token (bos), if the model's file names one.
     pub fn bos(&self) -> Option<u32> {
         self.0.bos
     }
 
-    /// The token at the end of a text.
+    /// Returns the id of the end-of-text token (eos), if the model's file names one.
     pub fn eos(&self) -> Option<u32> {
         self.0.eos
     }
 
-    /// The token at the end of a turn.
+    /// Returns the id of the end-of-turn token (eot), if the model's file names one.
     pub fn eot(&self) -> Option<u32> {
         self.0.eot
     }
 
-    /// The token at the end of a message.
+    /// Returns the id of the end-of-message token (eom), if the model's file names one.
     pub fn eom(&self) -> Option<u32> {
         self.0.eom
     }
 
-    /// The unknown token.
+    /// Returns the id of the token for unknown text, if the model's file names one.
     pub fn unknown(&self) -> Option<u32> {
         self.0.unknown
     }
 
-    /// The padding token.
+    /// Returns the id of the padding token, if the model's file names one.
     pub fn padding(&self) -> Option<u32> {
         self.0.padding
     }
 
-    /// Whether the file wants texts to start with bos.
+    /// Returns whether the model's file asks that texts start with the start token
+    /// (bos).
     pub fn add_bos(&self) -> bool {
         self.0.add_bos
     }
 
-    /// Whether the file wants texts to end with eos.
+    /// Returns whether the model's file asks that texts end with the end-of-text token
+    /// (eos).
     pub fn add_eos(&self) -> bool {
         self.0.add_eos
     }
 }
 
-/// Returns the length of the longest of consecutive ranges with these ends.
+/// Returns the length of the longest of consecutive ranges, given the end of each; the
+/// first range starts at 0.
 fn longest(ends: &[usize]) -> usize {
     let starts = std::iter::once(&0).chain(ends);
     let lengths = starts.zip(ends).map(|(start, end)| end - start);
@@ -374,8 +393,8 @@ fn id_of_index(index: usize) -> u32 {
     u32::try_from(index).expect("the number of tokens fits 32 bits: checked with the types")
 }
 
-/// Returns the ids in the order of their texts; refuses a text that occurs twice.
-/// Empty texts are left out: files pad with them, and nobody looks one up.
+/// Returns the token ids in the order of the tokens' texts; refuses a text that occurs
+/// twice. Empty texts are left out: files pad with them, and nobody looks one up.
 fn sorted_by_text(tokens: &[String]) -> Result<Vec<u32>> {
     let filled = (0..tokens.len()).filter(|&index| !tokens[index].is_empty());
     let mut ids: Vec<u32> = filled.map(id_of_index).collect();
@@ -392,7 +411,7 @@ fn sorted_by_text(tokens: &[String]) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// Builds the merge table over all tokens except control and unknown ones, so that
+/// Builds the BPE merge table over all tokens except control and unknown ones, so that
 /// neither a text nor a merge can make one of those.
 fn build_bpe(spec: &TokenizerSpec, kinds: &[TokenKind]) -> Result<BPE> {
     let mut vocab = Vocab::with_capacity(spec.tokens.len());
@@ -446,7 +465,8 @@ fn split_merges(merges: &[String], vocab: &Vocab) -> Result<Merges> {
     Ok(pairs)
 }
 
-/// Returns the bytes of all tokens, one after the other, and the end of each.
+/// Returns the bytes of all tokens, one token after the other, and where each token
+/// ends.
 fn decode_all(tokens: &[String], kinds: &[TokenKind]) -> Result<(Vec<u8>, Vec<usize>)> {
     let mut bytes = Vec::with_capacity(tokens.iter().map(String::len).sum());
     let mut ends = Vec::with_capacity(tokens.len());
@@ -470,7 +490,8 @@ fn decode_all(tokens: &[String], kinds: &[TokenKind]) -> Result<(Vec<u8>, Vec<us
     Ok((bytes, ends))
 }
 
-/// Returns the byte that `<0xHH>` stands for.
+/// Returns the byte that a byte token's text, `<0xHH>`, stands for; `None` for any
+/// other text.
 fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,39 +1,40 @@
-//! Prompts in which a message's text cannot command the model.
+//! Makes prompts of conversations in which no message's text can command the model.
 //!
 //! A chat template writes control tokens as text, and the tokenizer reads them
 //! back from it. A user who writes `<|eot|>` in a message must get the letters.
-//! So before the template runs, every text of a control token in a message is
-//! broken up by a character that occurs nowhere else, the sentinel. Afterwards, the
-//! control tokens that are still whole are the template's own; the text between
-//! them is encoded as plain text, without the sentinel.
+//! So before the template runs, every text of a control token in a message is broken up
+//! by a character that occurs nowhere else, the sentinel. Afterwards, the control
+//! tokens that are still whole are the template's own; the text between them is encoded
+//! as plain text, without the sentinel.
 //!
-//! Messages without such texts, nearly all, are encoded directly. Their tokens
-//! are the same either way.
+//! Messages without the text of a control token, nearly all, are encoded directly.
+//! Their tokens are the same either way.
 
 use crate::{ChatTemplate, EncodeOptions, Error, Message, RenderOptions, Result};
 use crate::{Special, Tokenizer};
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 use serde_json::Value;
 
-/// Characters of private use: the first that no message has is the sentinel.
+/// Unicode's characters of private use. The first that no message and no control token
+/// has is the sentinel, which breaks up control tokens in messages.
 const SENTINELS: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
 
-/// What bounds the work on a prompt, and how it is refused. Asked between steps,
-/// of which none takes longer than a pass over the messages.
+/// Bounds the work of making a prompt, and says how the caller is refused. Asked
+/// between steps, of which none takes longer than a pass over the messages.
 pub trait Bounds {
-    /// The reason of a refusal.
+    /// The error with which the caller is told why a prompt was refused.
     type Error;
 
-    /// The most tokens that the prompt may have.
+    /// Returns the most tokens that the prompt may have.
     fn most(&self) -> usize;
 
-    /// Refuses to go on.
+    /// Checks, between two steps of making a prompt, whether the work may go on.
     ///
     /// # Errors
     /// The work has to stop.
     fn check(&self) -> Result<(), Self::Error>;
 
-    /// Encodes a part of the prompt.
+    /// Encodes a part of the prompt as tokens, within the caller's bounds.
     ///
     /// # Errors
     /// The tokenizer's, and those of the bounds.
@@ -44,11 +45,13 @@ pub trait Bounds {
         options: EncodeOptions,
     ) -> Result<Vec<u32>, Self::Error>;
 
-    /// Says what the guard, the template or the tokenizer refused.
+    /// Turns an error of the guard, the chat template or the tokenizer into the
+    /// caller's error type.
     fn refuse(&self, error: Error) -> Self::Error;
 }
 
-/// No bounds.
+/// No bounds on the making of a prompt: it may have any number of tokens and take any
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub struct Unbounded;
 
@@ -77,16 +80,19 @@ impl Bounds for Unbounded {
     }
 }
 
-/// A conversation as a model gets it, up to where its answer begins.
+/// The prompt of a conversation as a model gets it, up to where its answer begins: as
+/// text and as tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// The text that the template wrote.
+    /// The prompt's text, as the chat template wrote it.
     pub text: String,
-    /// Its tokens, with the start token if the file wishes one.
+    /// The prompt's tokens, with the start token (bos) if the model's file asks for
+    /// one.
     pub tokens: Vec<u32>,
 }
 
-/// Makes prompts with the control tokens of one vocabulary.
+/// Makes prompts of conversations in which text in a message that looks like a control
+/// token cannot command the model.
 #[derive(Clone, Debug)]
 pub struct Guard {
     tokenizer: Tokenizer,
@@ -94,12 +100,14 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard for the control tokens of this tokenizer.
+    /// Makes a guard that keeps the control tokens of this tokenizer out of messages'
+    /// texts.
     ///
     /// # Errors
     /// The search for them cannot be built.
     pub fn new(tokenizer: &Tokenizer) -> Result<Self> {
-        // Tokens without a text match nothing; ids fit 32 bits by their type.
+        // Tokens without a text match nothing. Token ids always fit 32 bits, so the
+        // count from 0 cannot overflow.
         let all = (0..).take(tokenizer.vocab_size());
         let control = all.filter(|&id| tokenizer.is_control(id));
         let texts = control.filter_map(|id| Some((id, tokenizer.token_text(id)?.to_owned())));
@@ -109,7 +117,8 @@ impl Guard {
         })
     }
 
-    /// Makes the prompt of a conversation.
+    /// Makes the prompt of a conversation, in which only the chat template itself can
+    /// write control tokens.
     ///
     /// # Errors
     /// The template's and the tokenizer's; [`Error::NoSentinel`] and
@@ -151,7 +160,7 @@ impl Guard {
                 bounds.encode(&self.tokenizer, &text, options)?
             }
         };
-        // Most templates write the start token themselves; one is enough.
+        // Most templates write the start token (bos) themselves; one is enough.
         let bos = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos());
         let tokens = match bos {
             Some(bos) if tokens.first() != Some(&bos) => [&[bos], &tokens[..]].concat(),
@@ -164,8 +173,9 @@ impl Guard {
         Ok(Prompt { text, tokens })
     }
 
-    /// Encodes a text in which whole control tokens are the template's own and
-    /// the sentinel is to be left out.
+    /// Encodes a prompt's text in which every whole control token is the template's
+    /// own, and from which the sentinel (the character that breaks up others) is left
+    /// out.
     fn encode<B: Bounds>(
         &self,
         text: &str,
@@ -199,17 +209,18 @@ impl Guard {
     }
 }
 
-/// The control tokens of a vocabulary, to be found in a text.
+/// The control tokens of a vocabulary, and the search for their texts in a text.
 #[derive(Clone, Debug)]
 struct ControlTokens {
     finder: AhoCorasick,
     ids: Vec<u32>,
-    /// Characters of the tokens, none of which can be the sentinel.
+    /// The characters of private use that occur in the control tokens' texts; none of
+    /// them can be the sentinel, which breaks up control tokens in messages.
     private: PrivateChars,
 }
 
 impl ControlTokens {
-    /// The tokens with these ids and texts.
+    /// Builds the search for control tokens from their ids and texts.
     fn new(tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
         let tokens = tokens.into_iter().filter(|(_, text)| !text.is_empty());
         let (ids, texts): (Vec<_>, Vec<_>) = tokens.unzip();
@@ -229,22 +240,24 @@ impl ControlTokens {
         })
     }
 
-    /// Whether the text of any control token occurs in `text`.
+    /// Returns whether the text of any control token occurs in `text`.
     fn occurs(&self, text: &str) -> bool {
         self.finder.is_match(text)
     }
 
-    /// Finds the control tokens in a text: the first, and of those the longest.
+    /// Finds the control tokens in a text from left to right; of those that begin at
+    /// one place, the longest.
     fn find(&self, text: &str) -> impl Iterator<Item = (u32, std::ops::Range<usize>)> {
         let all = self.finder.find_iter(text);
         all.map(|found| (self.ids[found.pattern().as_usize()], found.range()))
     }
 
-    /// Breaks the text of every control token behind its first character. A
-    /// token of one character cannot be broken and is left out.
+    /// Breaks up the text of every control token: puts the sentinel (a character that
+    /// occurs nowhere else) behind its first character. A token of one character cannot
+    /// be broken and is left out.
     ///
-    /// One pass is enough: nothing that begins before a sentinel can match behind
-    /// it, since the sentinel is in no token.
+    /// One pass over the text is enough: nothing that begins before a sentinel can
+    /// match behind it, since the sentinel is in no token.
     fn broken(&self, text: &str, sentinel: char) -> String {
         let mut broken = String::with_capacity(text.len() + text.len() / 8);
         let mut at = 0;
@@ -256,7 +269,8 @@ impl ControlTokens {
                 .map_or(0, char::len_utf8);
             let head = &text[found.start()..found.start() + first];
             at = found.start() + first;
-            // The first character can be a token too, if a longer one began there.
+            // The first character of the token that was found can be a token too, if a
+            // longer token began there.
             if found.len() > first {
                 match self.is_token(head) {
                     true => broken.push(sentinel),
@@ -269,14 +283,14 @@ impl ControlTokens {
         broken
     }
 
-    /// Whether a text is a control token and nothing else.
+    /// Returns whether a text is exactly the text of one control token.
     fn is_token(&self, text: &str) -> bool {
         let found = self.finder.find(text);
         found.is_some_and(|m| m.len() == text.len())
     }
 }
 
-/// Which of the characters of private use occur.
+/// The set of those characters of Unicode's private use area that occur in some texts.
 #[derive(Clone, Debug)]
 struct PrivateChars(Vec<bool>);
 
@@ -291,7 +305,8 @@ impl PrivateChars {
     }
 
     fn add(&mut self, text: &str) {
-        // All of them begin with one of these bytes, which most texts do not have.
+        // All characters of private use begin with one of these bytes in UTF-8, which
+        // most texts do not have.
         if !text.bytes().any(|b| matches!(b, 0xee | 0xef)) {
             return;
         }
@@ -308,7 +323,8 @@ impl PrivateChars {
     }
 }
 
-/// Calls `f` with every text that reaches the template.
+/// Calls `f` with every text of the messages and options that reaches the chat
+/// template.
 fn for_each(messages: &mut [Message], options: &mut RenderOptions, f: &mut dyn FnMut(&mut String)) {
     for m in messages {
         f(&mut m.role);
@@ -325,7 +341,7 @@ fn for_each(messages: &mut [Message], options: &mut RenderOptions, f: &mut dyn F
     options.extra.values_mut().for_each(|v| strings(v, f));
 }
 
-/// Calls `f` with every string of a value, keys of objects included.
+/// Calls `f` with every string of a JSON value, the keys of its objects included.
 fn strings(value: &mut Value, f: &mut dyn FnMut(&mut String)) {
     match value {
         Value::String(s) => f(s),
@@ -349,8 +365,8 @@ mod tests {
 
     const SENTINEL: char = '\u{e001}';
 
-    /// The rule in its plain form: while there is a token, breaks the first and
-    /// longest.
+    /// The rule for breaking up control tokens in its plain form, for comparison: while
+    /// there is one in the text, breaks the first, and of those the longest.
     fn by_rule(tokens: &ControlTokens, text: &str) -> String {
         let mut broken = text.to_owned();
         while let Some(found) = tokens.finder.find(&broken) {

@@ -1,85 +1,92 @@
-//! A format's markup as data, from which the server makes grammars.
+//! Describes as data how a chat format marks up an answer; the server makes grammars
+//! from it.
 
-/// How a format writes an answer.
+/// How a chat format marks up a model's answer: its content, its reasoning and its tool
+/// calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Markup {
-    /// What stands between the prompt and content.
+    /// The markup that stands between the prompt and the content of an answer.
     pub content: &'static [Piece],
-    /// How reasoning before the answer is written; `None` if the format has none.
+    /// How reasoning before the answer is marked up; `None` if the chat format has
+    /// none.
     pub reasoning: Option<Reasoning>,
-    /// How tool calls are written; `None` if the format has none.
+    /// How tool calls are marked up; `None` if the chat format has none.
     pub calls: Option<Calls>,
 }
 
-/// A piece of markup.
+/// A piece of a chat format's markup: a text, a control token or a tool's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// A text.
+    /// Markup that is written as this text.
     Text(&'static str),
-    /// A control token, by its text in the vocabulary.
+    /// Markup that is a control token, named by its text in the vocabulary.
     Token(&'static str),
-    /// The name of the tool that is called.
+    /// The place in the markup where the name of the called tool stands.
     Name,
 }
 
-/// The markup of reasoning. The answer follows with its own markup, as if it
-/// stood behind the prompt.
+/// The markup of reasoning in an answer. The content or call after it has its own
+/// markup, as if it stood right behind the prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct Reasoning {
-    /// What stands before the reasoning.
+    /// The markup before the reasoning.
     pub before: &'static [Piece],
-    /// The control token that ends it.
+    /// The control token that ends the reasoning, by its text in the vocabulary.
     pub end: &'static str,
-    /// What stands between `end` and the answer.
+    /// The markup between the end of the reasoning and the content or call that
+    /// follows.
     pub after: &'static [Piece],
 }
 
-/// The markup of tool calls.
+/// The markup of the tool calls in an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Calls {
-    /// What stands before the arguments of a call.
+    /// The markup before the arguments of a tool call.
     pub before: &'static [Piece],
-    /// How the arguments are written.
+    /// How the arguments of a tool call are marked up.
     pub arguments: Arguments,
-    /// What stands after them.
+    /// The markup after the arguments of a tool call.
     pub after: &'static [Piece],
-    /// What stands between two calls; `None` if an answer has one call only.
+    /// The markup between two tool calls; `None` if an answer has one call only.
     pub between: Option<&'static [Piece]>,
 }
 
-/// How a call's arguments are written.
+/// How the arguments of a tool call are marked up.
 #[derive(Clone, Copy, Debug)]
 pub enum Arguments {
-    /// Each argument in markup of its own, one after the other.
+    /// Each argument of a tool call has markup of its own, one after the other.
     Each(Argument),
 }
 
-/// The markup of one argument: `before`, its name, `named`, its value, `end`,
-/// `after`.
+/// The markup of one argument of a tool call, which is written in this order: `before`,
+/// the argument's name, `named`, its value, `end`, `after`.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
-    /// What stands before the name.
+    /// The text before the name of a tool call's argument.
     pub before: &'static str,
-    /// What stands between the name and the value.
+    /// The text between the name and the value of a tool call's argument.
     pub named: &'static str,
-    /// What ends the value.
+    /// The text that ends the value of a tool call's argument.
     pub end: &'static str,
-    /// What stands after the end of the value.
+    /// The text between the end of an argument's value and the next argument, or the
+    /// end of the tool call.
     pub after: &'static str,
-    /// How the value of a parameter that takes strings only is written. Every
+    /// How the value of a tool parameter that takes strings only is written. Every
     /// other value is JSON.
     pub strings: Strings,
-    /// Characters that no name may have, ASCII punctuation.
+    /// The characters (ASCII punctuation) that no argument's name may have in a tool
+    /// call.
     pub not_in_names: &'static [char],
-    /// Texts that no listed string may have, since they would be read as markup.
+    /// The texts that no string of a parameter's list of allowed strings may have,
+    /// since they would be read as markup.
     pub not_in_strings: &'static [&'static str],
 }
 
-/// How a string is written.
+/// How a string is written as the value of a tool call's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strings {
-    /// As it stands, up to the first mark that ends the value.
+    /// The string is written as it stands; the first mark that ends a value ends it.
     Verbatim,
-    /// As JSON, with its quotes.
+    /// The string is written as JSON, with its quotes.
     Json,
 }

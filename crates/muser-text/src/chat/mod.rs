@@ -1,12 +1,12 @@
-//! Conversations: how a model's format writes them, and how an answer is read.
+//! Chat formats: how a model's conversations are written, and how its answers are read.
 //!
 //! ```text
 //! messages ─ Guard, template ─► prompt ─► model ─► tokens ─ Reader ─► content, reasoning, calls
 //! ```
 //!
 //! A [`Format`] is one file of this folder and one row of the table below
-//! (`docs/adding-a-chat-format.md`). The command line and the server take all
-//! they know of a format from here.
+//! (`docs/adding-a-chat-format.md`). The command line and the server know of a chat
+//! format only what this module says.
 
 mod glimmer;
 mod guard;
@@ -23,29 +23,34 @@ pub use types::Types;
 use crate::{ChatTemplate, Message, RenderOptions, Tokenizer};
 use reader::Read;
 
-/// What the file of a format defines.
+/// All that the code needs to know of one chat format: how to recognise it, to read
+/// answers and to write grammars.
 struct Definition {
-    /// Whether a model with this tokenizer and template writes this format.
+    /// Returns whether a model with this tokenizer and chat template writes this chat
+    /// format.
     fits: fn(&Tokenizer, &ChatTemplate) -> bool,
-    /// The control tokens that structure an answer, by their text.
+    /// The control tokens that structure an answer of this chat format, by their text.
     marks: &'static [&'static str],
-    /// Makes the reader of one answer; with `None`, calls are read as text.
+    /// Makes the reader of one answer, given the tools that the model may call; with
+    /// `None`, calls are read as text.
     reader: fn(Option<Parameters>) -> Box<dyn Read>,
-    /// The markup that a grammar has to hold an answer to.
+    /// The chat format's markup, to which a grammar holds the model's answer.
     markup: Markup,
 }
 
-/// Declares the formats: one row each, in the order in which they are tried.
+/// Declares the chat formats: one row each, in the order in which they are tried on a
+/// model.
 macro_rules! formats {
     ($($(#[$doc:meta])* $name:ident = $module:ident;)+) => {
-        /// How a model's conversation is written.
+        /// A chat format: how a model's conversations and answers are written.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Format {
             $($(#[$doc])* $name,)+
         }
 
         impl Format {
-            /// All formats; [`Format::detect`] takes the first that fits.
+            /// All chat formats; [`Format::detect`] takes the first that fits the
+            /// model.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             fn definition(self) -> &'static Definition {
@@ -58,30 +63,31 @@ macro_rules! formats {
 }
 
 formats! {
-    /// Messages with recipients: an answer, reasoning, and tool calls in ATEM
-    /// markup. The model writes the header of each message.
+    /// Muse Glimmer's chat format: messages with recipients carry the content, the
+    /// reasoning and tool calls in ATEM markup. The model writes the header of each
+    /// message.
     Glimmer = glimmer;
-    /// No structure: everything that the model writes is content.
+    /// The chat format without structure: everything that the model writes is content.
     Plain = plain;
 }
 
 impl Format {
-    /// Finds the format of a model by its tokenizer and chat template:
+    /// Finds the chat format of a model by its tokenizer and chat template:
     /// [`Format::Plain`] if no other one fits.
     pub fn detect(tokenizer: &Tokenizer, template: &ChatTemplate) -> Self {
         let fits = |format: &&Self| (format.definition().fits)(tokenizer, template);
         Self::ALL.iter().find(fits).copied().unwrap_or(Self::Plain)
     }
 
-    /// The format's markup, for grammars that hold an answer to it.
+    /// Returns the chat format's markup, for grammars that hold an answer to it.
     pub fn markup(self) -> &'static Markup {
         &self.definition().markup
     }
 }
 
-/// Returns what a template leaves for the model to write before its answer: the
-/// text between the end of a prompt and an answer that is given. `None` if the
-/// prompt does not continue into the answer.
+/// Returns the header that a chat template leaves for the model to write: the text
+/// between the end of a prompt and the answer, in a conversation whose answer is given.
+/// `None` if the prompt does not continue into the answer.
 fn answer_header(template: &ChatTemplate) -> Option<String> {
     const ANSWER: &str = "\u{e000}";
     let message = |role: &str, content: &str| Message {

@@ -1,7 +1,7 @@
-//! No structure: everything that the model writes is content.
+//! The chat format without structure: everything that the model writes is content.
 //!
-//! The format of models whose template writes the whole header of an answer and
-//! of those whose format is not known here. Their tool calls are text.
+//! It is the format of models whose template writes the whole header of an answer, and
+//! of models whose format is not known here. Their tool calls are text.
 
 use super::reader::{Channel, Delta, Read};
 use super::{Definition, Markup};
@@ -17,7 +17,7 @@ pub(super) const FORMAT: Definition = Definition {
     },
 };
 
-/// The reader, which has no state.
+/// Reads an answer without structure, whose text is all content; it has no state.
 #[derive(Debug)]
 struct Plain;
 

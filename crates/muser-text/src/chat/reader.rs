@@ -1,74 +1,82 @@
-//! Reads an answer while the model writes it.
+//! Takes a model's answer apart while the model writes it: into content, reasoning and
+//! tool calls.
 
 use super::{Format, Types};
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-/// The JSON types that parameters take: by tool, then by parameter.
+/// The JSON types that each parameter of each tool takes: by the tool's name, then by
+/// the parameter's name.
 pub type Parameters = HashMap<String, HashMap<String, Types>>;
 
-/// The part of an answer that a text belongs to.
+/// The part of a model's answer that a text belongs to: header, content, reasoning or
+/// tool call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// The header of a message, which nobody is shown.
+    /// The header of a message in the answer, which is not shown to anyone.
     Header,
-    /// The answer itself.
+    /// The content of the answer, which the user is shown.
     Content,
-    /// What the model thinks before it answers.
+    /// The reasoning that the model writes before it answers.
     Reasoning,
-    /// A message to a tool.
+    /// A message to a tool, which has the markup of tool calls.
     Call,
 }
 
-/// What a token adds to an answer.
+/// What one more token adds to a model's answer: content, reasoning and parts of tool
+/// calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delta {
-    /// More of the answer itself.
+    /// Text that follows in the content of the answer.
     pub content: String,
-    /// More of the reasoning.
+    /// Text that follows in the reasoning before the answer.
     pub reasoning: String,
-    /// More of the tool calls, in their order.
+    /// The parts that follow of the answer's tool calls, in their order.
     pub calls: Vec<CallDelta>,
 }
 
 impl Delta {
-    /// Whether it adds nothing.
+    /// Returns whether nothing is added: no content, no reasoning and no part of a tool
+    /// call.
     pub fn is_empty(&self) -> bool {
         self.content.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
     }
 }
 
-/// A part of a tool call.
+/// A part of a tool call, which arrives in pieces while the model writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallDelta {
-    /// The number of the call within the answer, from 0.
+    /// The number of the tool call within the answer, from 0.
     pub index: usize,
-    /// The name of the tool; only with the first part of a call.
+    /// The name of the called tool; only in the first part of a tool call.
     pub name: Option<String>,
-    /// More of the arguments, a piece of a JSON object. All pieces of a call
-    /// that was not cut off are one object.
+    /// The text that follows in the call's arguments, a piece of a JSON object. The
+    /// pieces of a tool call that was not cut off make one object together.
     pub arguments: String,
 }
 
-/// The reader of a format: what [`Reader`] does, for one of them.
+/// Reads the answers of one chat format, in the steps that [`Reader`] defines.
 pub(super) trait Read: Debug + Send {
-    /// [`Reader::mark`]
+    /// Handles a control token of the answer, as [`Reader::mark`] defines.
     fn mark(&mut self, token: &str, out: &mut Delta);
 
-    /// [`Reader::text`]
+    /// Reads a text of the answer, as [`Reader::text`] defines.
     fn text(&mut self, text: &str, out: &mut Delta);
 
-    /// [`Reader::finish`]
+    /// Ends the answer, which is complete or was `cut` off, as [`Reader::finish`]
+    /// defines.
     fn finish(&mut self, cut: bool, out: &mut Delta);
 
-    /// [`Reader::channel`]
+    /// Returns the channel (header, content, reasoning, call) of the next text, as
+    /// [`Reader::channel`] defines.
     fn channel(&self) -> Channel;
 
-    /// [`Reader::calls`]
+    /// Returns the number of tool calls begun in the answer, as [`Reader::calls`]
+    /// defines.
     fn calls(&self) -> usize;
 }
 
-/// Takes one answer apart while it is written: into content, reasoning and tool
+/// Takes one model's answer apart while it is written: into content, reasoning and tool
 /// calls.
 ///
 /// ```
@@ -89,8 +97,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader at the beginning of an answer. `tools` has the tools that the
-    /// model may call; with `None`, a call is text.
+    /// Makes a reader at the beginning of an answer in this chat format. `tools` has
+    /// the tools that the model may call, with their parameters; with `None`, a call is
+    /// read as text.
     pub fn new(format: Format, tools: Option<Parameters>) -> Self {
         let definition = format.definition();
         Self {
@@ -99,44 +108,46 @@ impl Reader {
         }
     }
 
-    /// Whether the format gives a meaning to the control token with this text,
-    /// which is then for [`Reader::mark`].
+    /// Returns whether the chat format gives a meaning to the control token with this
+    /// text. Such a token is for [`Reader::mark`].
     pub fn is_mark(&self, token: &str) -> bool {
         self.marks.contains(&token)
     }
 
-    /// Reads a control token, given by its text in the vocabulary. One that is
-    /// no mark is ignored.
+    /// Reads a control token of the answer, given by its text in the vocabulary. A
+    /// token that has no meaning in the chat format is ignored.
     pub fn mark(&mut self, token: &str, out: &mut Delta) {
         if self.is_mark(token) {
             self.read.mark(token, out);
         }
     }
 
-    /// Reads the text of one token, or the part of it that is complete.
+    /// Reads the text that one token adds to the answer, or the part of the text whose
+    /// characters are complete.
     pub fn text(&mut self, text: &str, out: &mut Delta) {
         self.read.text(text, out);
     }
 
-    /// Ends the answer, which is complete or was `cut` off. The open call of a
-    /// complete one is closed, so that its arguments are JSON; that of one that
-    /// was cut off stays open, with what was written of its arguments.
+    /// Ends the answer, which is complete or was `cut` off. A tool call left open by a
+    /// complete answer is closed, so that its arguments are JSON; in an answer that was
+    /// cut off it stays open, with what was written of its arguments.
     pub fn finish(&mut self, cut: bool, out: &mut Delta) {
         self.read.finish(cut, out);
     }
 
-    /// The channel of the next text.
+    /// Returns the channel (header, content, reasoning, call) of the next text of the
+    /// answer.
     pub fn channel(&self) -> Channel {
         self.read.channel()
     }
 
-    /// The number of calls begun so far.
+    /// Returns the number of tool calls begun in the answer so far.
     pub fn calls(&self) -> usize {
         self.read.calls()
     }
 
-    /// Whether a token that comes now is a part of the content. A control token
-    /// is none in a format that has marks.
+    /// Returns whether a token that comes now is a part of the answer's content. A
+    /// control token never is, in a chat format that has control tokens of its own.
     pub fn is_content(&self, is_control: bool) -> bool {
         self.channel() == Channel::Content && (self.marks.is_empty() || !is_control)
     }

@@ -1,50 +1,50 @@
-//! JSON's types, as sets.
+//! Sets of JSON types, for the types that a tool's parameter takes.
 
 use serde_json::Value;
 
-/// A set of JSON's types.
+/// A set of JSON types: null, boolean, integer, fraction, string, array, object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Types(u8);
 
 impl Types {
-    /// `null`
+    /// The set with the one JSON type `null`.
     pub const NULL: Self = Self(1);
-    /// `true` and `false`
+    /// The set with the one JSON type boolean: `true` and `false`.
     pub const BOOLEAN: Self = Self(2);
-    /// Numbers without a fraction.
+    /// The set with the one JSON type of integers: numbers without a fraction.
     pub const INTEGER: Self = Self(4);
-    /// Numbers with a fraction.
+    /// The set with the one JSON type of fractions: numbers that are not whole.
     pub const FRACTION: Self = Self(8);
-    /// Strings.
+    /// The set with the one JSON type string.
     pub const STRING: Self = Self(16);
-    /// Arrays.
+    /// The set with the one JSON type array.
     pub const ARRAY: Self = Self(32);
-    /// Objects.
+    /// The set with the one JSON type object.
     pub const OBJECT: Self = Self(64);
-    /// No type.
+    /// The empty set of JSON types.
     pub const NONE: Self = Self(0);
-    /// All types.
+    /// The set of all JSON types.
     pub const ALL: Self = Self(127);
-    /// All numbers.
+    /// The set of the JSON types of numbers: integers and fractions.
     pub const NUMBER: Self = Self(12);
 
-    /// Returns the types that are in both sets.
+    /// Returns the JSON types that are in both sets.
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Returns the types that are in either set.
+    /// Returns the JSON types that are in at least one of the two sets.
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether the sets have a type in common.
+    /// Returns whether the two sets of JSON types have a type in common.
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Returns the type of a value. A number whose fraction is zero is an
-    /// integer, as in JSON Schema.
+    /// Returns the JSON type of a value, as a set of one type. A number whose fraction
+    /// is zero is an integer, as in JSON Schema.
     pub fn of(value: &Value) -> Self {
         match value {
             Value::Null => Self::NULL,
@@ -59,8 +59,8 @@ impl Types {
         }
     }
 
-    /// Returns the type that JSON Schema calls by this name; `None` for any
-    /// other name.
+    /// Returns the set of types that JSON Schema calls by this name, such as `number`;
+    /// `None` for a name that it does not define.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "null" => Self::NULL,

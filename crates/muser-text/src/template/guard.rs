@@ -1,4 +1,5 @@
-//! Bounds that the template engine's fuel does not provide.
+//! Bounds the values that a chat template makes, which the template engine's fuel (its
+//! count of steps) does not.
 //!
 //! Fuel pays for instructions and for the data they make, but not for the size
 //! that a value *unfolds* to. With `{% set x = [x, x] %}` sixty times, a kilobyte of
@@ -7,16 +8,16 @@
 //! nests until the walk over it, or its release, overflows the stack, which
 //! ends the process. And a namespace can be put into itself.
 //!
-//! So the compiled code gets checks ([`guarded`]): behind every instruction
-//! that makes a container, a walk over the value as printing would walk. It
-//! bounds depth and size, and so everything that is done with the value later.
-//! A namespace or a loop may not be inside a value: it could grow after the
-//! check; neither may a container be a key, since hashing is not paid for.
-//! Comparisons, filters, tests and methods, which cost one step of fuel however
-//! large their operands are, pay for a walk over them first.
+//! So the compiled code gets checks ([`guarded`]): behind every instruction that makes
+//! a container, a walk over the value as printing would walk. It bounds depth and size,
+//! and so everything that is done with the value later. A namespace or a loop may not
+//! be inside a value: it could grow after the check; neither may a container be a key,
+//! since hashing is not paid for. Comparisons, filters, tests and methods, which cost
+//! one step of fuel however large their operands are, pay for a walk over the operands
+//! first.
 //!
-//! The price is these walks and a few more instructions, all paid with fuel.
-//! The compiler's own recursion over long chains of operators is bounded by
+//! The price is these walks and a few more instructions, all paid with fuel. The
+//! template compiler's own recursion over long chains of operators is bounded by
 //! [`check_tags`].
 
 use std::fmt;
@@ -26,29 +27,34 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{DynObject, ObjectRepr, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-/// The deepest nesting of containers.
+/// The deepest nesting of lists and maps in a value of a chat template.
 const MAX_DEPTH: u64 = 200;
-/// Bytes that a value may unfold to for any input.
+/// Bytes that a template's value may have when it is written out in full, for any
+/// input.
 const BASE_BYTES: u64 = 1 << 20;
-/// And further bytes for each byte of input.
+/// Bytes that a template's value may have in addition for each byte of the template's
+/// input.
 const PER_INPUT_BYTE: u64 = 4;
-/// Bytes that a value counts besides its text: about the memory that it takes.
+/// Bytes that each part of a template's value counts besides its text: about the memory
+/// that the part takes.
 const NODE_BYTES: u64 = 16;
-/// Tokens between the delimiters of one tag, which bounds chains of operators.
+/// The most tokens between the delimiters of one tag of a template, which bounds chains
+/// of operators.
 const MAX_TAG_TOKENS: u64 = 4096;
 
-// No template can name these, since `#` is in no identifier.
+// The names of the filters that do the checks. No template can name them, since `#` is
+// in no identifier.
 const GUARD: &str = "#guard";
 const FLATTEN: &str = "#flatten";
 const NO_NAMESPACE: &str = "#no_namespace";
 const OPERANDS: &str = "#operands";
-/// Makes the interpreter look the filter up each time: these four must not take
-/// places in its table of filters.
+/// The number of a filter call that makes the interpreter look the filter up each time:
+/// the four filters that do the checks must not take places in its table of filters.
 const NO_CACHE: u8 = u8::MAX;
 
-/// Filters and tests that look at the top of a value only, or pay by themselves.
-/// `messages | length` in a loop over the messages is common; with a walk each
-/// time, the loop would be quadratic.
+/// Filters and tests of templates that look at the top of a value only, or pay by
+/// themselves, and so need no walk over the value first. `messages | length` in a loop
+/// over the messages is common; with a walk each time, the loop would be quadratic.
 const SHALLOW: [&str; 24] = [
     "boolean",
     "count",
@@ -76,7 +82,8 @@ const SHALLOW: [&str; 24] = [
     "odd",
 ];
 
-/// The bound of a value's size.
+/// The bound of the size that a template's value may have when it is written out in
+/// full.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ValueLimit {
     bytes: u64,
@@ -94,7 +101,8 @@ impl ValueLimit {
     }
 }
 
-/// A bound that was exceeded.
+/// The bound that a chat template exceeded: of a value's depth, a value's size or a
+/// tag's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
     Depth,
@@ -134,20 +142,23 @@ impl From<Excess> for Error {
     }
 }
 
-/// The result of a walk over a value.
+/// What a walk over a template's value found: its size, and what may not be in a value.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     bytes: u64,
-    /// Whether a value that changes, a namespace or a loop, is below the top.
+    /// Whether an object that can change later, a namespace or a loop, is inside a
+    /// template's value.
     mutable_inside: bool,
-    /// Whether the value itself is one.
+    /// Whether a template's value is itself an object that can change later: a namespace
+    /// or a loop.
     mutable: bool,
-    /// Whether a map has a container as a key.
+    /// Whether a map in a template's value has a list or map as a key.
     container_key: bool,
 }
 
 impl Cost {
-    /// Walks `value` as printing it would.
+    /// Walks over a template's value as printing would, and returns its size in bytes
+    /// and what may not be inside it.
     pub(crate) fn of(value: &Value, limit: ValueLimit) -> Result<Self, Excess> {
         let mut cost = Self::default();
         cost.add(value, 0, limit)?;
@@ -194,22 +205,24 @@ impl Cost {
     }
 }
 
-/// Whether an object is one of the engine's two whose content changes. Their types
-/// are private, so they are recognised by name; a test checks the names.
+/// Returns whether an object is one of the template engine's two whose content changes:
+/// a namespace or a loop. Their types are private, so they are recognised by name; a
+/// test checks the names.
 fn is_mutable(object: &DynObject) -> bool {
     let name = object.type_name();
     name.ends_with("::Namespace") || name.ends_with("::Loop")
 }
 
-/// Adds the filters that [`guarded`] code calls.
+/// Adds to a template's environment the filters that check values, which [`guarded`]
+/// code calls.
 pub(crate) fn install(environment: &mut Environment<'_>, limit: ValueLimit) {
     environment.add_filter(GUARD, move |state: &State<'_, '_>, value: Value| {
         check(state, &value, limit).map(|_| value)
     });
     environment.add_filter(FLATTEN, move |state: &State<'_, '_>, value: Value| {
         check(state, &value, limit)?;
-        // Slices and repetitions are views. Views of views cost their depth at
-        // every access, which fuel does not count.
+        // Slices and repetitions are views of other lists. Views of views cost their
+        // depth at every access, which fuel does not count.
         if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
             return Ok(Value::from(value.try_iter()?.collect::<Vec<_>>()));
         }
@@ -226,7 +239,8 @@ pub(crate) fn install(environment: &mut Environment<'_>, limit: ValueLimit) {
         for value in &values {
             check(state, value, limit)?;
         }
-        // Unpacking leaves the first on top of the stack.
+        // Unpacking leaves the list's first item on top of the stack, so the operands'
+        // order is reversed.
         values.reverse();
         Ok::<_, Error>(Value::from(values))
     });
@@ -253,13 +267,14 @@ fn refused(reason: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, reason)
 }
 
-/// Returns a copy of `code` with the checks in it.
+/// Returns a copy of a template's compiled code with the checks of its values in it.
 pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let mut out = Instructions::new(code.name(), code.source());
     let mut length = 0;
     let mut moved = Vec::new();
     for index in 0.. {
-        // A target may be one past the end, so the end is moved as well.
+        // A jump's target may be one past the end of the code, so the end is moved as
+        // well.
         moved.push(length);
         let Some(instruction) = code.get(index) else {
             break;
@@ -301,8 +316,8 @@ pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, E
     Ok(out)
 }
 
-/// Returns how many operands, from the top of the stack, have to be paid for before
-/// the instruction.
+/// Returns how many operands of the instruction, from the top of the stack, have to be
+/// checked and paid for before it runs.
 fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     let count = match instruction {
         Instruction::ApplyFilter(name, count, _) | Instruction::PerformTest(name, count, _) => {
@@ -327,7 +342,8 @@ fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     count.map(usize::from).ok_or_else(unknown)
 }
 
-/// Returns the check to run on the result of an instruction, if it needs one.
+/// Returns the filter that checks the result of an instruction, if its result needs a
+/// check.
 fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     match instruction {
         Instruction::BuildMap(_)
@@ -343,7 +359,8 @@ fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     }
 }
 
-/// Returns the place that an instruction jumps to or starts a macro at.
+/// Returns the place in the code that an instruction jumps to, or at which the macro
+/// that it makes starts.
 fn target_of<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     match instruction {
         Instruction::Iterate(target)
@@ -356,7 +373,8 @@ fn target_of<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     }
 }
 
-/// Refuses very long tags, since the compiler recurses once per operator.
+/// Refuses a template with a very long tag, since the compiler recurses once per
+/// operator.
 pub(crate) fn check_tags(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
     let mut tokens: u64 = 0;
     for token in tokenize(source, false, syntax) {

@@ -1,9 +1,9 @@
-//! Chat templates: render messages to one prompt.
+//! Chat templates, which render the messages of a conversation to one prompt.
 //!
-//! A template is a Jinja program from a model file. It is rendered as Hugging
+//! A chat template is a Jinja program from a model file. It is rendered as Hugging
 //! Face's `apply_chat_template` does (blocks trimmed, Python's methods and JSON
 //! spacing, `raise_exception`, `strftime_now`, loop controls, namespaces), within
-//! bounds that hold for a hostile one too: [`guard`] says which and why.
+//! bounds that hold for a hostile template too: [`guard`] says which and why.
 
 mod guard;
 mod python;
@@ -18,58 +18,66 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, Result};
 use guard::{Cost, ValueLimit};
 
-/// Bytes of a template; the longest in use have some 50 thousand.
+/// The most bytes that a chat template's source may have; the longest in use have some
+/// 50 thousand.
 const MAX_SOURCE: usize = 256 << 10;
-/// Steps (one instruction or 64 bytes of data each) of any render, and more of them
-/// for each byte of input. A long template takes a few hundred per message.
+/// The most steps of a chat template (one instruction or 64 bytes of data each) for any
+/// input, and how many more for each byte of input. A long template takes a few hundred
+/// steps per message.
 const BASE_FUEL: u64 = 200_000;
 const FUEL_PER_BYTE: u64 = 4;
-/// Bytes of any prompt, and more of them for each byte of input.
+/// The most bytes that a chat template may write for any input, and how many more for
+/// each byte of input.
 const BASE_OUTPUT: u64 = 1 << 20;
 const OUTPUT_PER_BYTE: u64 = 16;
-/// The deepest nesting of macros and recursive loops.
+/// The deepest nesting of macros and recursive loops while a chat template is rendered.
 const MAX_RECURSION: usize = 200;
-/// Bytes of the stack that a template is compiled and rendered on. The compiler
-/// recurses over chains of operators and the interpreter over macros, and the
+/// Size in bytes of the stack on which a chat template is compiled and rendered. The
+/// compiler recurses over chains of operators and the interpreter over macros, and the
 /// caller's stack may be small. Only the part that is used takes memory.
 const STACK: usize = 64 << 20;
 const NAME: &str = "chat_template";
 
-/// One message of a conversation.
+/// One message of a conversation, as a chat template gets it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, `tool`, or what the template knows.
+    /// Who wrote the message: `system`, `user`, `assistant`, `tool`, or another role
+    /// that the chat template knows.
     pub role: String,
-    /// The text.
+    /// The text of the message.
     #[serde(default)]
     pub content: String,
-    /// The model's reasoning before it answered.
+    /// The reasoning that the model wrote before an assistant's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// The calls that an assistant made, in the form that the template expects.
+    /// The tool calls in an assistant's message, in the form that the chat template
+    /// expects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<serde_json::Value>,
-    /// The call that a tool's message answers.
+    /// The id of the tool call that a tool's message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// The tool's or the speaker's name.
+    /// The name of the tool or of the speaker who wrote the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Further input of a template.
+/// What a chat template gets besides the messages: tools, further variables, and
+/// whether to begin an answer.
 #[derive(Debug, Clone, Default)]
 pub struct RenderOptions {
-    /// Whether to end with the start of an assistant's message.
+    /// Whether the prompt ends with the start of an assistant's message, for the model
+    /// to continue.
     pub add_generation_prompt: bool,
-    /// Descriptions of the tools that the model may call; `none` in the
-    /// template if missing.
+    /// Descriptions of the tools that the model may call; if missing, `tools` is `none`
+    /// in the chat template.
     pub tools: Option<serde_json::Value>,
-    /// Further variables; they replace the standard ones of the same name.
+    /// Further variables of the chat template, by name; they replace the standard ones
+    /// of the same name.
     pub extra: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A chat template that compiles.
+/// A chat template that compiles: renders a conversation's messages to a prompt.
 ///
 /// Control tokens in the messages' texts appear in the prompt as they are. So make
 /// prompts with a [`Guard`](crate::chat::Guard); encode what [`render`](Self::render)
@@ -84,8 +92,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Compiles a template. `bos_text` and `eos_text` are its `bos_token` and
-    /// `eos_token`.
+    /// Compiles a chat template. `bos_text` and `eos_text` are the values of its
+    /// variables `bos_token` and `eos_token`.
     ///
     /// # Errors
     /// A syntax error with its line, or a template over the bounds.
@@ -102,14 +110,14 @@ impl ChatTemplate {
         })
     }
 
-    /// Sets the time that `strftime_now` reads, in seconds since 1970, UTC. Without it
-    /// a prompt may differ from day to day.
+    /// Sets the time that the template's function `strftime_now` reads, in seconds
+    /// since 1970, UTC. Without it a prompt may differ from day to day.
     pub fn at(mut self, unix_seconds: i64) -> Self {
         self.now = Some(unix_seconds);
         self
     }
 
-    /// Renders `messages` to a prompt.
+    /// Renders the messages of a conversation to the text of a prompt.
     ///
     /// # Errors
     /// [`Error::TemplateRaised`] if the template itself refuses the messages,
@@ -157,7 +165,7 @@ impl ChatTemplate {
     }
 }
 
-/// The bounds of a render, by the size of its input.
+/// The bounds of one render of a chat template, which grow with the size of its input.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     fuel: u64,
@@ -184,16 +192,16 @@ fn environment(bounds: &Bounds, now: Option<i64>) -> Environment<'static> {
     environment.set_fuel(Some(bounds.fuel));
     environment.set_recursion_limit(MAX_RECURSION);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    // `debug` prints the state of the interpreter.
+    // `debug` prints the interpreter's state, which is no part of a prompt.
     environment.remove_global("debug");
     python::install(&mut environment, now, bounds.value);
     guard::install(&mut environment, bounds.value);
     environment
 }
 
-/// Parses and compiles a template and adds the checks. Repeated for each render,
-/// since the result borrows the source: a few milliseconds per turn of a
-/// conversation.
+/// Parses and compiles a chat template and adds the checks that bound its values.
+/// Repeated for each render, since the result borrows the source: a few milliseconds
+/// per turn of a conversation.
 fn compile(source: &str) -> Result<machinery::Instructions<'_>> {
     let syntax = SyntaxConfig::builder()
         .trim_blocks(true)
@@ -217,7 +225,8 @@ fn compile(source: &str) -> Result<machinery::Instructions<'_>> {
     })
 }
 
-/// Runs `work` on a thread with a stack of [`STACK`] bytes.
+/// Runs `work` (to compile or render a chat template) on a thread with a stack of
+/// [`STACK`] bytes.
 fn on_own_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let failed = |reason: String| Error::Template { line: None, reason };
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Python's functions and filters that templates expect, beyond the methods of its
-//! types.
+//! Python's functions and filters that chat templates expect from their engine, beyond
+//! the methods of Python's types.
 
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, State};
@@ -8,18 +8,20 @@ use serde_json::ser::{Formatter, Serializer};
 
 use super::guard::{Excess, ValueLimit};
 
-/// The widest indentation of JSON. Without a bound, a template could ask for
-/// a terabyte of spaces.
+/// The most spaces by which the filter `tojson` may indent. Without a bound, a template
+/// could ask for a terabyte of spaces.
 const MAX_INDENT: usize = 64;
-/// Bytes of a format of `strftime_now`.
+/// The most bytes that the date format given to a template's `strftime_now` may have.
 const MAX_DATE_FORMAT: usize = 256;
 
-/// The message of `raise_exception`.
+/// The error of a chat template that calls `raise_exception`: the message that it
+/// gives.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Raised(pub(crate) String);
 
-/// Adds the functions and filters. `now` stops the clock.
+/// Adds Python's functions and filters to a template's environment. `now` is the time
+/// in seconds since 1970 that `strftime_now` reads; `None` reads the clock.
 pub(crate) fn install(environment: &mut Environment<'_>, now: Option<i64>, limit: ValueLimit) {
     environment.add_function(
         "raise_exception",
@@ -38,7 +40,8 @@ pub(crate) fn install(environment: &mut Environment<'_>, now: Option<i64>, limit
     );
 }
 
-/// Formats today's date in UTC: a prompt must not depend on the machine's time zone.
+/// Formats the current date in UTC: a prompt must not depend on the machine's time
+/// zone.
 fn date(format: &str, now: Option<i64>) -> Result<String, Error> {
     let invalid = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
     if format.len() > MAX_DATE_FORMAT {
@@ -114,7 +117,8 @@ fn json(
     Ok(if ensure_ascii { escaped(&text) } else { text })
 }
 
-/// Escapes all characters beyond ASCII, which only occur in strings.
+/// Escapes all characters beyond ASCII in a JSON text, where they occur in strings
+/// only.
 fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -129,8 +133,8 @@ fn escaped(json: &str) -> String {
     out
 }
 
-/// A bounded buffer for JSON: indentation and escapes make the text longer than the
-/// bound of the value allows for.
+/// A buffer of bounded size for the JSON that a template writes: indentation and
+/// escapes can make the text longer than the bound of the value itself allows for.
 struct Bounded {
     text: Vec<u8>,
     limit: u64,
@@ -150,9 +154,10 @@ impl std::io::Write for Bounded {
     }
 }
 
-/// Python's layout of JSON.
+/// Python's layout of JSON: its indentation and separators.
 struct Layout {
-    /// Indentation in spaces; `None` keeps everything on one line.
+    /// Number of spaces by which each level of the JSON is indented; `None` keeps
+    /// everything on one line.
     indent: Option<usize>,
     depth: usize,
     has_value: bool,

@@ -1,25 +1,27 @@
-//! Reads the markup of calls while the model writes it.
+//! Reads tool calls in ATEM markup (Muse Glimmer's) while the model writes them.
 //!
-//! The value of a parameter that takes strings only is the text up to the mark
-//! that ends it, whatever it looks like, and is passed on as it comes. Any other
-//! value is read as JSON to its own end, so it may hold the mark in a string. What
-//! is no JSON is a string as it stands; so is a value of a type that the
-//! parameter does not take, if it takes strings.
+//! The value of a parameter that takes strings only is the text up to the mark that
+//! ends a value, whatever the text looks like, and is passed on as it comes. Any other
+//! value is read as JSON to its own end, so it may hold that mark in a string. What is
+//! no JSON is a string as it stands; so is a value of a type that the parameter does
+//! not take, if it takes strings.
 
 use super::{INVOKE, INVOKE_END, NAME_END, PARAMETER, PARAMETER_END};
 use crate::chat::{CallDelta, Delta, Parameters, Types};
 use serde_json::Value;
 
-/// The place in the markup that the next text belongs to.
+/// The place in the markup of tool calls that the next text belongs to.
 #[derive(Clone, Debug)]
 enum Place {
-    /// Before a call or after one.
+    /// The next text is outside the tool calls: before the first, between two, or after
+    /// the last.
     Outside,
-    /// In a call, between parameters.
+    /// The next text is inside a tool call, but outside its parameters.
     Call,
-    /// In a value that is text. `begun`: its key was passed on.
+    /// The next text is inside a tool parameter's value that is text up to its closing
+    /// mark. `begun`: whether the parameter's name was passed on.
     Text { key: String, begun: bool },
-    /// In a value that may be JSON.
+    /// The next text is inside a tool parameter's value that may be JSON.
     Json {
         key: String,
         types: Types,
@@ -27,26 +29,28 @@ enum Place {
     },
 }
 
-/// Reads the calls of one answer.
+/// Reads the tool calls of one answer from their markup, and passes on their arguments
+/// as JSON.
 #[derive(Clone, Debug)]
 pub(super) struct CallReader {
     parameters: Parameters,
-    /// Text that is not read yet.
+    /// The text of the tool calls' markup that came, but is not read yet.
     held: String,
-    /// Bytes of it in which no call begins.
+    /// Number of bytes at the start of `held` (the unread text) in which no tool call
+    /// begins.
     searched: usize,
     place: Place,
-    /// The tool of the open call.
+    /// The name of the tool that the open call is for.
     tool: String,
-    /// The number of arguments of the open call.
+    /// The number of arguments read so far of the open tool call.
     arguments: usize,
-    /// The number of calls begun.
+    /// The number of tool calls begun in the answer.
     count: usize,
 }
 
 impl CallReader {
-    /// A reader before the first call. `parameters` has the types of the
-    /// parameters of known tools.
+    /// Makes a reader that stands before the first tool call. `parameters` has the
+    /// types that the parameters of known tools take.
     pub(super) fn new(parameters: Parameters) -> Self {
         Self {
             parameters,
@@ -59,18 +63,20 @@ impl CallReader {
         }
     }
 
-    /// The number of calls begun so far.
+    /// Returns the number of tool calls begun in the answer so far.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Reads more text.
+    /// Reads more text of the tool calls' markup; `out` gets the parts of calls that
+    /// are certain.
     pub(super) fn push(&mut self, text: &str, out: &mut Delta) {
         self.held.push_str(text);
         while self.step(out) {}
     }
 
-    /// Reads one more piece of markup if it is complete; returns whether it was.
+    /// Reads one more piece of the tool calls' markup if it is complete; returns
+    /// whether it was.
     fn step(&mut self, out: &mut Delta) -> bool {
         match &mut self.place {
             Place::Outside => self.begin(out),
@@ -84,7 +90,8 @@ impl CallReader {
         }
     }
 
-    /// Looks for the beginning of a call.
+    /// Looks for the beginning of a tool call in the unread text; returns whether it is
+    /// there as a whole.
     fn begin(&mut self, out: &mut Delta) -> bool {
         let Some((name, end)) = opening(&self.held, INVOKE, self.searched) else {
             let from = self.held.get(self.searched..).unwrap_or_default();
@@ -107,7 +114,8 @@ impl CallReader {
         true
     }
 
-    /// Looks for the next parameter, or the end of the call.
+    /// Looks for the next parameter of the open tool call, or the end of the call;
+    /// returns whether it is there as a whole.
     fn parameter(&mut self, out: &mut Delta) -> bool {
         let end = self.held.find(INVOKE_END);
         let begin = self.held.find(PARAMETER);
@@ -140,7 +148,8 @@ impl CallReader {
         }
     }
 
-    /// Passes on the part of a text that cannot belong to the mark that ends it.
+    /// Passes on what has come of a string parameter's value, but for an end that may
+    /// belong to the mark that ends the value. Returns whether the value is complete.
     fn text(&mut self, out: &mut Delta) -> bool {
         let end = self.held.find(PARAMETER_END);
         let certain = end.unwrap_or_else(|| tail(&self.held, PARAMETER_END));
@@ -160,7 +169,8 @@ impl CallReader {
         }
     }
 
-    /// Passes on a piece of a string; before the first piece, its key.
+    /// Passes on a piece of a string parameter's value; before the first piece, the
+    /// parameter's name.
     fn begin_text(&mut self, piece: &str, out: &mut Delta) {
         let Place::Text { key, begun } = &mut self.place else {
             return;
@@ -178,8 +188,9 @@ impl CallReader {
         }
     }
 
-    /// Passes on a value that ends at byte `end`; with `None`, one that is no
-    /// JSON and ends at the mark.
+    /// Passes on a parameter's value that is JSON and ends at byte `end`; with `None`,
+    /// one that is no JSON and ends at its closing mark. Returns whether the mark has
+    /// come.
     fn argument(&mut self, end: Option<usize>, out: &mut Delta) -> bool {
         let Some(end) = end.or_else(|| self.held.find(PARAMETER_END)) else {
             return false;
@@ -195,7 +206,8 @@ impl CallReader {
         true
     }
 
-    /// Passes on a whole value with its key.
+    /// Passes on a parameter's whole value with its name, as JSON; text that is no JSON
+    /// of the parameter's types becomes a string.
     fn value(&mut self, text: &str, out: &mut Delta) {
         let Place::Json { key, types, .. } = &self.place else {
             return;
@@ -213,13 +225,13 @@ impl CallReader {
         self.emit(&argument, out);
     }
 
-    /// Drops text that was read.
+    /// Drops the first `bytes` bytes of the unread text, which have been read.
     fn drop(&mut self, bytes: usize) {
         self.held.drain(..bytes);
         self.searched = 0;
     }
 
-    /// Passes on a piece of the arguments of the open call.
+    /// Passes on a piece of the arguments of the open tool call.
     fn emit(&self, arguments: &str, out: &mut Delta) {
         out.calls.push(CallDelta {
             index: self.count.saturating_sub(1),
@@ -228,12 +240,12 @@ impl CallReader {
         });
     }
 
-    /// Ends the message. An open call is closed, so that its arguments are JSON;
-    /// if the answer was `cut` off, the call stays open. Text that is no call is
-    /// content.
+    /// Ends the message with tool calls. An open call is closed, so that its arguments
+    /// are JSON; if the answer was `cut` off, the call stays open. Text without any
+    /// call is content.
     pub(super) fn finish(&mut self, cut: bool, out: &mut Delta) {
-        // JSON that never closed is a string. It ends at its mark, if that has
-        // come, and after the mark another parameter or call may be open too.
+        // A value whose JSON never closed is a string. It ends at its closing mark, if
+        // that has come, and after the mark another parameter or call may be open too.
         while !cut && matches!(self.place, Place::Json { .. }) {
             let end = self.held.find(PARAMETER_END).unwrap_or(self.held.len());
             let text = self.held[..end].to_owned();
@@ -252,7 +264,7 @@ impl CallReader {
             }
             Place::Call => {}
             Place::Text { .. } => {
-                // The beginning of a mark is not passed on.
+                // What may be the beginning of the closing mark is not passed on.
                 let end = if cut {
                     tail(&held, PARAMETER_END)
                 } else {
@@ -277,7 +289,7 @@ impl CallReader {
                     );
                 }
             }
-            // Closed above.
+            // Such a value was closed by the loop above.
             Place::Json { .. } => {}
         }
         if !matches!(self.place, Place::Outside) && !cut {
@@ -288,35 +300,40 @@ impl CallReader {
     }
 }
 
-/// Finds the end of a JSON value by its brackets and quotes.
+/// Finds where a JSON value ends by its brackets and quotes, in text that comes in
+/// pieces.
 #[derive(Clone, Debug, Default)]
 struct Scan {
-    /// Bytes looked at.
+    /// Number of bytes of the JSON text looked at so far.
     at: usize,
-    /// Brackets that are open.
+    /// Number of brackets that are open in the JSON text so far.
     depth: usize,
-    /// Whether the next byte is in a string.
+    /// Whether the next byte of the JSON text is inside a string.
     string: bool,
-    /// Whether a backslash stands before it.
+    /// Whether the byte before the next one is a backslash that escapes it, in a JSON
+    /// string.
     escape: bool,
-    /// Whether it is in a number or a name.
+    /// Whether the next byte of the JSON text is inside a number or a name such as
+    /// `true`.
     scalar: bool,
-    /// Where the value ends.
+    /// The byte at which the JSON value ends, once it was found.
     end: Option<usize>,
 }
 
-/// What is known of a value.
+/// What is known so far of a parameter's value: whether it is JSON, and where it ends.
 enum Scanned {
-    /// Nothing yet.
+    /// Not enough text has come to say whether the parameter's value is JSON.
     Open,
-    /// It is JSON that ends at this byte, and the mark follows.
+    /// The parameter's value is JSON that ends at this byte, and its closing mark
+    /// follows.
     Value(usize),
-    /// It is no JSON.
+    /// The parameter's value is no JSON.
     Other,
 }
 
 impl Scan {
-    /// Goes on over the text that was added.
+    /// Goes on over the text that was added, and says whether the parameter's value is
+    /// JSON.
     fn read(&mut self, held: &str) -> Scanned {
         let bytes = held.as_bytes();
         while self.end.is_none() {
@@ -371,14 +388,14 @@ impl Scan {
     }
 }
 
-/// Writes a text as JSON does between quotes.
+/// Returns a text escaped as in a JSON string, without the quotes.
 fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// Returns where the beginning of `mark` stands at the end of the text; the
-/// text's length if it does not.
+/// Returns where, at the end of the text, an incomplete `mark` begins; the text's
+/// length if none does.
 fn tail(text: &str, mark: &str) -> usize {
     let at = text.len().saturating_sub(mark.len() - 1);
     let starts = (at..text.len()).filter(|&at| text.is_char_boundary(at));
@@ -386,8 +403,8 @@ fn tail(text: &str, mark: &str) -> usize {
     open.next().unwrap_or(text.len())
 }
 
-/// Finds the first complete `prefix NAME">` from byte `from` on. Returns the
-/// name, and where the markup ends.
+/// Finds the first complete opening markup `prefix NAME">` from byte `from` on. Returns
+/// the name, and where the markup ends.
 fn opening<'t>(text: &'t str, prefix: &str, from: usize) -> Option<(&'t str, usize)> {
     let start = from + text.get(from..)?.find(prefix)? + prefix.len();
     let length = text[start..].find(NAME_END)?;

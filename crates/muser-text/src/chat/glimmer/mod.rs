@@ -1,4 +1,4 @@
-//! Muse Glimmer's messages with recipients, and its calls in ATEM markup.
+//! Muse Glimmer's chat format: messages with recipients, and tool calls in ATEM markup.
 //!
 //! ```text
 //! answer   = message { <|eom|> <|start|> "assistant" message }  end of generation
@@ -17,9 +17,9 @@
 //! </atem:function_calls>
 //! ```
 //!
-//! How a value is read depends on the types that its parameter takes
-//! ([`calls`]). What looks like markup and is none stays text: a model may write
-//! anything.
+//! How the value of a tool call's parameter is read depends on the types that the
+//! parameter takes ([`calls`]). What looks like markup and is none stays text: a model
+//! may write anything.
 
 mod calls;
 
@@ -33,18 +33,18 @@ const START: &str = "<|start|>";
 const MESSAGE: &str = "<|message|>";
 const END: &str = "<|eom|>";
 
-/// Begins a call; its tool's name follows.
+/// The markup that begins a tool call; the tool's name follows.
 const INVOKE: &str = "<atem:invoke name=\"";
-/// Ends a call.
+/// The markup that ends a tool call.
 const INVOKE_END: &str = "</atem:invoke>";
-/// Begins a parameter; its name follows.
+/// The markup that begins a parameter of a tool call; the parameter's name follows.
 const PARAMETER: &str = "<atem:parameter name=\"";
-/// Ends a parameter's value.
+/// The markup that ends the value of a tool call's parameter.
 const PARAMETER_END: &str = "</atem:parameter>";
-/// Ends the name of a tool or a parameter.
+/// The markup that ends the name of a tool or of a parameter.
 const NAME_END: &str = "\">";
 
-/// What stands between two messages of an answer.
+/// The markup between two messages of an answer.
 const NEXT: &[Piece] = &[Token(END), Token(START), Text("assistant")];
 
 pub(super) const FORMAT: Definition = Definition {
@@ -84,8 +84,9 @@ pub(super) const FORMAT: Definition = Definition {
     },
 };
 
-/// Whether the vocabulary has the control tokens, and the template leaves the
-/// header of an answer for the model to write.
+/// Returns whether a model writes Muse Glimmer's chat format: the vocabulary has the
+/// format's control tokens, and the template leaves the header of an answer for the
+/// model to write.
 fn fits(tokenizer: &Tokenizer, template: &ChatTemplate) -> bool {
     let is_control = |text: &&str| {
         let id = tokenizer.id_of(text);
@@ -95,14 +96,15 @@ fn fits(tokenizer: &Tokenizer, template: &ChatTemplate) -> bool {
         && super::answer_header(template).is_some_and(|header| header.ends_with(MESSAGE))
 }
 
-/// Tokens of a header after which it is taken for an answer without one.
+/// Number of texts, about one a token, after which a header that has not ended is taken
+/// for an answer without a header.
 const MAX_HEADER: usize = 32;
 
-/// The reader of one answer.
+/// Reads one answer in Muse Glimmer's chat format.
 #[derive(Debug)]
 struct Reader {
     channel: Channel,
-    /// Whether messages to tools are read as calls.
+    /// Whether messages to tools are read as tool calls; otherwise they are content.
     tools: bool,
     header: String,
     header_tokens: usize,
@@ -110,7 +112,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// A reader inside the header of the first message.
+    /// Makes a reader that stands inside the header of the answer's first message.
     fn new(tools: Option<Parameters>) -> Self {
         Self {
             channel: Channel::Header,
@@ -121,7 +123,8 @@ impl Reader {
         }
     }
 
-    /// The channel that the complete header names.
+    /// Returns the channel (content, reasoning or call) of the recipient that the
+    /// complete header names.
     fn recipient(&self) -> Channel {
         let after = self.header.rsplit_once("to=").map(|(_, to)| to.trim());
         match after {
@@ -173,8 +176,8 @@ impl Read for Reader {
         match self.channel {
             Channel::Call => self.calls.finish(cut, out),
             Channel::Header if self.header_tokens > 0 => {
-                // The header never ended, so it is the answer, unless it begins
-                // like a header.
+                // The message's header never ended, so it is the answer, unless it
+                // begins like a header.
                 let header = std::mem::take(&mut self.header);
                 let begun = header.trim_start();
                 let hidden = header.contains("to=")
@@ -204,8 +207,8 @@ mod tests {
     use serde_json::Value;
     use std::collections::HashMap;
 
-    /// Reads an answer in which control tokens are written out; its texts come in
-    /// pieces of `size` characters.
+    /// Reads an answer in which control tokens are written out as text; the text
+    /// between them comes in pieces of `size` characters.
     fn read(answer: &str, size: usize, tools: bool) -> Delta {
         read_until(answer, size, tools, false)
     }
@@ -247,7 +250,7 @@ mod tests {
         HashMap::from([("weather".to_owned(), HashMap::from(weather))])
     }
 
-    /// Returns the name and the arguments of each call.
+    /// Returns the tool's name and the arguments of each call in what was read.
     fn calls(out: &Delta) -> Vec<(String, Value)> {
         let mut calls: Vec<(String, String)> = Vec::new();
         for c in &out.calls {
@@ -277,8 +280,8 @@ mod tests {
             " to=self<|message|>Hm, <b>.<|eom|><|start|>assistant to=user<|message|>One moment.\
              <|eom|><|start|>assistant{CALL}<|eom|><|start|>assistant{CALL}"
         );
-        // A header may have at most 32 tokens: pieces of one character would
-        // be more.
+        // A header ends before its 32nd text: those of this answer are shorter, even in
+        // pieces of one character.
         for size in [1, 2, 7, 100] {
             let out = read(&answer, size, true);
             assert_eq!(out.reasoning, "Hm, <b>.");
@@ -352,15 +355,16 @@ mod tests {
         assert_eq!(calls(&cut), [("f".to_owned(), serde_json::json!({"a": 1}))]);
         let none = read(" to=f<|message|>just text <atem:invoke", 4, true);
         assert_eq!(none.content, "just text <atem:invoke");
-        // The markup's own ends inside a value.
+        // The markup's own closing marks inside a value.
         let value = "<atem:parameter name=\"a\">x</atem:invoke>y</atem:parameter></atem:invoke>";
         let odd = read(&format!("{head}{value}"), 1, true);
         let expected = serde_json::json!({"a": "x</atem:invoke>y"});
         assert_eq!(calls(&odd), [("f".to_owned(), expected)]);
     }
 
-    /// JSON that never closes, its mark, and the next parameter open as well: a
-    /// text (found by fuzzing), JSON, and JSON in a second call.
+    /// Checks a value whose JSON never closes, with its closing mark and the beginning
+    /// of the next parameter: as text (found by fuzzing), as JSON, and as JSON in a
+    /// second call.
     #[test]
     fn what_stays_open_behind_open_json_is_closed() {
         let head = "<atem:parameter name=\"more\">{\"a\": [1, \"x</atem:parameter>";
@@ -427,7 +431,8 @@ mod tests {
         assert_eq!(all, "{\"n\":12345678901234567890123}");
     }
 
-    /// Reads an answer that is cut off: its content and its calls' arguments.
+    /// Reads an answer that is cut off; returns its content and its tool calls'
+    /// arguments.
     fn cut(answer: &str) -> (String, String) {
         let mut reader = Reader::new(Format::Glimmer, Some(strings()));
         let mut out = Delta::default();
