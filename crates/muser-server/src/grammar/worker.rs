@@ -17,7 +17,8 @@ use std::time::Duration;
 /// The most bytes of one frame between a server and its worker process.
 const MOST: usize = 1 << 28;
 
-/// First bytes of a worker's answers: ready for grammars, or the verdict on one.
+/// The first byte of a worker's answer once it is ready for grammars; the next three
+/// stand for the verdicts on a grammar.
 pub(super) const READY: u8 = 0;
 pub(super) const FITS: u8 = 1;
 pub(super) const REFUSED: u8 = 2;
