@@ -1,5 +1,5 @@
-//! Cases of embedding lookup: every format, the first and the last token,
-//! repeated tokens.
+//! Conformance cases of the embedding lookup: every weight format, the last row of the
+//! table, repeated tokens.
 
 use super::compare::Seen;
 use super::fill;
