@@ -384,7 +384,8 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// A change that a case of [`values`] makes to normally distributed inputs.
+/// A change that an attention case of [`values`] makes to normally distributed Q, K and
+/// V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     /// Some values of K beyond the range of f16: some scores are infinite, with either
@@ -446,7 +447,7 @@ fn apply(rng: &mut Rng, change: Change, data: &mut Data) {
         }
     };
     match change {
-        // In late rows only, so that early queries see finite keys.
+        // Changes late positions only, so that early queries see finite keys.
         Change::KeyOverflow => some(rng, &mut data.k[tokens / 3 * kw..], 6, &[1e6, 65520.0]),
         Change::ValueOverflow => some(rng, &mut data.v[tokens / 3 * kw..], 9, &[1e6, 7e4]),
         Change::HalfRange => {

@@ -19,44 +19,45 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Defect {
     LastRowUnwritten,
-    /// The last finite result is wrong by one ulp.
+    /// Defect: the last finite result is wrong by one ulp.
     OneUlp,
     GuardRow,
-    /// The operation writes the 64th value behind its results, as a store that is two
-    /// tiles wide would.
+    /// Defect: the operation writes the 64th value behind its results, as a store that
+    /// is two tiles wide would.
     LastGuard,
-    /// Every result is wrong by one ulp, but only in batches of nine rows.
+    /// Defect: every result is wrong by one ulp, but only in batches of nine rows.
     NineRows,
     InputChanged,
     NanForNumber,
     Refuses,
-    /// In products with Q4_K and Q5_K weights the multiply-adds over superblocks (256
-    /// quantised weights each) are not fused: the product is rounded before it is
-    /// added.
+    /// Defect: in products with Q4_K and Q5_K weights the multiply-adds over
+    /// superblocks (256 quantised weights each) are not fused: the product is rounded
+    /// before it is added.
     Unfused,
-    /// Subnormal scales of quantised activations become zero.
+    /// Defect: subnormal scales of quantised activations become zero.
     FlushedScale,
-    /// Quantised activations whose scale is NaN are treated as zeros.
+    /// Defect: quantised activations whose scale is NaN are treated as zeros.
     NonFiniteIsZero,
-    /// The products of groups of weights are added in order instead of folded by
-    /// halves.
+    /// Defect: the products of groups of weights are added in order instead of folded
+    /// by halves.
     FoldedInOrder,
-    /// Sums of floats are taken in 128 partial sums instead of 256.
+    /// Defect: sums of floats are taken in 128 partial sums instead of 256.
     OtherPartials,
     SwappedOutputs,
     LastOfSetUnwritten,
     IgnoresWindow,
     ShiftedWindow,
-    /// The chunks of 64 positions that attention sums begin at the first visible
-    /// position instead of at multiples of 64.
+    /// Defect: the chunks of 64 positions that attention sums begin at the first
+    /// visible position instead of at multiples of 64.
     ChunksFromFirst,
-    /// K and V beyond the range of f16 become its largest value instead of infinity.
+    /// Defect: K and V beyond the range of f16 become its largest value instead of
+    /// infinity.
     SaturatedHalf,
     OneHeadGroup,
-    /// A ring (the KV cache of a layer with a window) is one chunk of 64 positions too
-    /// short.
+    /// Defect: a ring (the KV cache of a layer with a window) is one chunk of 64
+    /// positions too short.
     ShortRing,
-    /// A position that is stored again after a rewind keeps its first K and V.
+    /// Defect: a position that is stored again after a rewind keeps its first K and V.
     StaleAfterRewind,
     FlushToZero,
     LostNegativeZero,
@@ -64,26 +65,26 @@ pub(super) enum Defect {
     TableRowZero,
     CopiesFromZero,
     CopiesToZero,
-    /// Gathering takes the first rows of a batch instead of its kept rows (those whose
-    /// logits are computed).
+    /// Defect: gathering takes the first rows of a batch instead of its kept rows
+    /// (those whose logits are computed).
     GathersTheFirst,
-    /// In a batch of several sequences, the last one gets the attention of the first
-    /// one's first row.
+    /// Defect: in a batch of several sequences, the last one gets the attention of the
+    /// first one's first row.
     OtherSequence,
-    /// Of several equal logits the last one's token is chosen instead of the first
-    /// one's.
+    /// Defect: of several equal logits the last one's token is chosen instead of the
+    /// first one's.
     LastOfTies,
-    /// The choice of a token ignores the mask of allowed tokens.
+    /// Defect: the choice of a token ignores the mask of allowed tokens.
     IgnoresMask,
-    /// The choice of a token ignores the logit biases.
+    /// Defect: the choice of a token ignores the logit biases.
     IgnoresBias,
-    /// The choice of a token ignores the earlier tokens, and so the penalties.
+    /// Defect: the choice of a token ignores the earlier tokens, and so the penalties.
     IgnoresHistory,
-    /// The choice of a token takes a logit that is not finite as zero instead of
-    /// failing.
+    /// Defect: the choice of a token takes a logit that is not finite as zero instead
+    /// of failing.
     ChoosesPastNan,
-    /// The choice of a token sums the weights of tokens one after the other instead of
-    /// in the defined order.
+    /// Defect: the choice of a token sums the weights of tokens one after the other
+    /// instead of in the defined order.
     SumsInOrder,
 }
 

@@ -20,7 +20,7 @@ pub fn same(expected: f32, found: f32) -> bool {
 /// A backend's buffer as it was before and after an operation.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// The operand's name.
+    /// The name of the operand that the buffer holds (`x`, `out`, …).
     pub label: &'static str,
     /// All values of the buffer before the operation, guard rows included.
     pub before: Vec<f32>,
@@ -34,7 +34,7 @@ pub struct Seen {
 /// What is wrong with one value, or one operand, after an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// A result with other bits than expected.
+    /// A result of the operation with other bits than expected.
     Value {
         /// The bits of the expected result, which the oracle computed.
         expected: u32,
@@ -53,9 +53,9 @@ pub enum Mismatch {
     },
     /// A buffer, or the expected result, has another length than it should.
     Length {
-        /// Number of values expected.
+        /// How many values the buffer or the result should have.
         expected: usize,
-        /// Number of values found.
+        /// How many values the buffer or the result has.
         found: usize,
     },
     /// The backend refused the operation, with this error.
@@ -68,11 +68,12 @@ pub enum Mismatch {
 pub struct Failure {
     /// The description of the failed case: shapes and kinds of inputs.
     pub case: String,
-    /// The name of the operand that is wrong.
+    /// The name of the operand (`x`, `out`, …) that has a wrong value.
     pub operand: &'static str,
     /// The index of the wrong value in the operand's buffer, guard rows included.
     pub index: usize,
-    /// What is wrong with the value or the operand.
+    /// What is wrong: the value's expected and found bits, or the operand's length, or
+    /// a refusal.
     pub mismatch: Mismatch,
 }
 

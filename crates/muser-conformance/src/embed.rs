@@ -33,7 +33,8 @@ impl Case for Embed {
         )?;
         let table = b.bind_table(w)?;
         let rows = self.tokens.len();
-        // Two sequences; one if there is a single token.
+        // Shares the tokens between two sequences; a single token makes one sequence
+        // only.
         let runs = [(0, rows - rows / 2), (7, rows / 2)].map(|(first, rows)| Run {
             first,
             rows,

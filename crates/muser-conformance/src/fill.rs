@@ -255,7 +255,7 @@ fn scale(rng: &mut Rng, style: Style) -> u16 {
             let subnormal = rng.below(0x400) as u16;
             rng.pick(&[any, any, 0, 0x8000, 0xa666, subnormal, 0x7bff, 0xfbff])
         }
-        // 2^-10 to 2^-6, positive.
+        // Positive scales from 2^-10 to 2^-5.
         _ => ((5 + rng.below(5)) << 10 | rng.below(1 << 10)) as u16,
     }
 }

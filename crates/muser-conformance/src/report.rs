@@ -23,12 +23,13 @@ impl Report {
     /// The number of failures at which a group of cases stops.
     pub const LIMIT: usize = 32;
 
-    /// Returns whether at least one value was compared and none was wrong.
+    /// Returns whether the group of cases passed: at least one value was compared and
+    /// none was wrong.
     pub fn is_ok(&self) -> bool {
         self.cases > 0 && self.values > 0 && self.failures.is_empty()
     }
 
-    /// Panics unless [`Report::is_ok`].
+    /// Panics unless the group of cases passed, as [`Report::is_ok`] tells.
     ///
     /// # Panics
     /// If the group failed, with the seed and the first three failures.

@@ -60,12 +60,12 @@ const MOST_CALLS: usize = 128;
 /// one of several texts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// JSON that fits this JSON schema.
+    /// The answer is JSON that fits this schema.
     Json(Value),
-    /// A text that this regular expression matches from its first to its last
-    /// character.
+    /// The answer is a text that this regular expression matches from the first to the
+    /// last character.
     Pattern(String),
-    /// Exactly one of these texts.
+    /// The answer is exactly one of these texts.
     Choice(Vec<String>),
 }
 

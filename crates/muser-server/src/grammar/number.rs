@@ -35,11 +35,11 @@ pub(super) struct Asked<'a> {
 /// How the grammar writes the numbers that fit a schema.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Written {
-    /// Not at all: no number fits the schema.
+    /// Nothing is written: no number fits the schema.
     Nothing,
-    /// As a terminal with this expression.
+    /// The numbers are a terminal of the grammar, with this regular expression.
     Terminal(String),
-    /// As the grammar library decodes this JSON schema.
+    /// The numbers are what the grammar library decodes from this JSON schema.
     Json(Value),
 }
 
@@ -151,8 +151,8 @@ pub(super) fn whole(asked: &Asked<'_>) -> Result<Written, Unfit> {
         let at = at - i128::from(bound.is_whole()) * strict;
         high = Some(high.map_or(at, |high| high.min(at)));
     }
-    // A side without a bound is ten times as far out as the other side's bound, if that
-    // is large.
+    // A side without a bound ends at 18 digits, or at ten times the other side's bound
+    // if that is farther out.
     let low = low.unwrap_or_else(|| high.map_or(-WHOLE, |h| (-WHOLE).min(h.saturating_mul(10))));
     let high = high.unwrap_or_else(|| WHOLE.max(low.saturating_mul(10)));
     if low > high {
@@ -325,7 +325,7 @@ fn fractions(multiple: &Value, by: &Decimal) -> Result<String, Unfit> {
     Ok(format!("(\\.({}))?", endings.join("|")))
 }
 
-/// The most digits that a number may have before and after its point.
+/// The most digits that a JSON number may have before and after its point.
 struct Shape {
     before: usize,
     places: usize,

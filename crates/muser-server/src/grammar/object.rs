@@ -50,11 +50,11 @@ pub(super) struct Free {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choose {
     Any,
-    /// At least one of the declared members.
+    /// At least one of the object's declared members has to be present.
     Some,
-    /// At most one of the declared members.
+    /// At most one of the object's declared members may be present.
     AtMostOne,
-    /// Exactly one of the declared members.
+    /// Exactly one of the object's declared members has to be present.
     One,
 }
 

@@ -23,9 +23,10 @@ const INSIDE: &str = "^ and $ can be decoded at the ends of the pattern only";
 /// How a string's characters are written in the answer: as JSON or unescaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
-    /// Escaped as JSON; the quotes around the string are not part of the expression.
+    /// The string is escaped as JSON; the quotes around it are not part of the
+    /// expression.
     Json,
-    /// Unescaped, each character as itself.
+    /// The string is written unescaped, each character as itself.
     Plain,
 }
 

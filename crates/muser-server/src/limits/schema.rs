@@ -62,7 +62,8 @@ impl Default for SchemaLimits {
 struct Step<'v> {
     value: &'v Value,
     depth: usize,
-    /// The index of the step to the enclosing value; `None` for the schema's root.
+    /// The index of the walk's step that visits the enclosing value; `None` for the
+    /// schema's root.
     from: Option<usize>,
     key: Key<'v>,
 }

@@ -71,8 +71,8 @@ impl Work {
         }
     }
 
-    /// Returns a request for tests and fuzzing: a day of time, and half a TiB of
-    /// memory.
+    /// Returns the record of a request, for tests and fuzzing, that may take a day and
+    /// half a TiB of memory.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn unbounded() -> Self {
         let here = Client::at(std::net::Ipv4Addr::LOCALHOST.into());
@@ -145,7 +145,8 @@ impl Work {
 }
 
 fn micros(time: Duration) -> u64 {
-    // Options bound durations to far below half a million years.
+    // A `u64` holds the microseconds of half a million years; options bound durations
+    // to far less.
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
