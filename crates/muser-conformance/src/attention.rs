@@ -121,8 +121,8 @@ impl Run<'_> {
         self.steps.iter().map(Step::kept).filter(|r| !r.is_empty())
     }
 
-    /// Returns whether the KV cache still holds all positions that the batches of the
-    /// case need, as its contract says.
+    /// Returns whether the contract of the KV cache allows the case's batches: they fit
+    /// the cache, and the positions that they read are still held.
     fn is_allowed(&self) -> bool {
         let layout = self.data.shape.layout();
         let mut end = 0;
@@ -391,7 +391,8 @@ enum Change {
     /// Some values of K beyond the range of f16: some scores are infinite, with either
     /// sign.
     KeyOverflow,
-    /// Some values of V beyond the range of f16.
+    /// Some values of V beyond the range of f16, which the KV cache stores as
+    /// infinities.
     ValueOverflow,
     /// Values of K and V at the ends of the range of f16, and halfway between two f16.
     HalfRange,

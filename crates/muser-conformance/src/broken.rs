@@ -147,7 +147,7 @@ fn set(x: &mut Buffer, values: &[f32]) {
     Oracle.write(x, values).unwrap();
 }
 
-/// Flips the last bit of an f32.
+/// Flips the lowest bit of an f32.
 fn ulp(x: f32) -> f32 {
     f32::from_bits(x.to_bits() ^ 1)
 }

@@ -22,12 +22,12 @@ pub fn same(expected: f32, found: f32) -> bool {
 pub struct Seen {
     /// The name of the operand that the buffer holds (`x`, `out`, …).
     pub label: &'static str,
-    /// All values of the buffer before the operation, guard rows included.
+    /// All values of the operand's buffer before the operation, guard rows included.
     pub before: Vec<f32>,
-    /// All values of the buffer after the operation, guard rows included.
+    /// All values of the operand's buffer after the operation, guard rows included.
     pub after: Vec<f32>,
-    /// How many values at the start of the buffer the operation writes; 0 for an
-    /// operand that it only reads.
+    /// How many values at the start of the operand's buffer the operation writes; 0 if
+    /// it only reads the operand.
     pub written: usize,
 }
 
@@ -36,26 +36,26 @@ pub struct Seen {
 pub enum Mismatch {
     /// A result of the operation with other bits than expected.
     Value {
-        /// The bits of the expected result, which the oracle computed.
+        /// The bits of the expected f32 result, which the oracle computed.
         expected: u32,
-        /// The bits of the result that was found.
+        /// The bits of the f32 result that the backend under test computed.
         found: u32,
     },
-    /// A result that the operation never wrote.
+    /// A place of the output that the operation never wrote.
     Unwritten,
     /// A change of a value that the operation must not write: in a guard row or a
     /// read-only operand.
     Overwritten {
-        /// The bits of the value before the operation.
+        /// The bits of the f32 value before the operation.
         expected: u32,
-        /// The bits of the value after the operation.
+        /// The bits of the f32 value after the operation.
         found: u32,
     },
     /// A buffer, or the expected result, has another length than it should.
     Length {
-        /// How many values the buffer or the result should have.
+        /// How many values the operand's buffer, or the result, should have.
         expected: usize,
-        /// How many values the buffer or the result has.
+        /// How many values the operand's buffer, or the result, has.
         found: usize,
     },
     /// The backend refused the operation, with this error.

@@ -49,7 +49,8 @@ const FINITE: [Kind; 13] = [
     Kind::HalfRange,
 ];
 
-/// The number of turns after which [`activations`] repeats its kinds of rows.
+/// The number of turns after which [`activations`] repeats its kinds of rows of test
+/// activations.
 pub(super) const KINDS: usize = FINITE.len() + 5;
 
 /// Returns a row of `n` test activations. Successive turns give different rows: each

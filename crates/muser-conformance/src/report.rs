@@ -11,7 +11,7 @@ pub struct Report {
     pub backend: String,
     /// The seed of all inputs; a run with this value in `MUSER_SEED` repeats them.
     pub seed: u64,
-    /// How many cases of the group ran.
+    /// How many cases of the conformance group ran.
     pub cases: usize,
     /// How many values were compared, guard rows and read-only operands included.
     pub values: usize,
@@ -20,7 +20,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The number of failures at which a group of cases stops.
+    /// The number of failures at which a group of conformance cases stops.
     pub const LIMIT: usize = 32;
 
     /// Returns whether the group of cases passed: at least one value was compared and

@@ -12,9 +12,10 @@ struct Rope {
     heads: usize,
     first: usize,
     rows: usize,
-    /// How many rows of the same sequence come before those that are rotated.
+    /// How many rows of the same sequence precede those that get the rotary encoding.
     spare: usize,
-    /// How many rows of another sequence come first in the batch.
+    /// How many rows of another sequence come first in the batch, without rotary
+    /// encoding.
     other: usize,
     x: Vec<f32>,
 }

@@ -53,7 +53,7 @@ use vocabulary::Vocabulary;
 
 /// The most bytes of grammar text in the cache of compiled and refused grammars.
 const KEPT_BYTES: usize = 4 << 20;
-/// The most tool calls that the grammar allows in one answer.
+/// The most tool calls that a grammar allows in one answer.
 const MOST_CALLS: usize = 128;
 
 /// What a request may demand of an answer's content: JSON of a schema, a pattern, or

@@ -11,7 +11,7 @@ use super::string::length;
 use crate::limits::SchemaLimits;
 use serde_json::{Map, Value};
 
-/// The most members of one object that its schema does not declare.
+/// The most members of one JSON object that its schema does not declare.
 const FREE_MEMBERS: usize = 32;
 
 /// A member of a JSON object that its schema declares, or requires by name.

@@ -12,7 +12,8 @@ use regex_syntax::hir::translate::TranslatorBuilder;
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
 use std::fmt::Write as _;
 
-/// The deepest nesting of a pattern's groups and classes.
+/// The deepest nesting of groups and classes in a schema's pattern (a regular
+/// expression).
 const MOST_NESTED: u32 = 32;
 /// The most alternatives that a pattern may come to once those with different `^` and
 /// `$` are told apart.

@@ -29,7 +29,7 @@ const PATIENCE: u32 = 5;
 /// The result of trying a grammar in a worker process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The grammar compiled and can be decoded.
+    /// The worker process compiled the grammar and computed its first token masks.
     Fits,
     /// The grammar library refused the grammar, for this reason.
     Refused(String),
@@ -55,12 +55,13 @@ struct State {
     queue: VecDeque<Ticket>,
     /// The clients whose grammars are on trial now.
     running: Vec<Client>,
-    /// The clients that had a turn of late, the latest last.
+    /// The clients whose grammars were tried of late, the latest last.
     served: VecDeque<Client>,
     closed: bool,
 }
 
-/// How many clients' last turns are remembered, so that they can take turns.
+/// The number of clients of which the queue of grammars remembers when they last had a
+/// turn.
 const SERVED: usize = 256;
 
 impl State {

@@ -29,7 +29,7 @@ pub(super) enum Sym {
     },
 }
 
-/// The body of a grammar rule.
+/// The body of a grammar rule: what it matches.
 #[derive(Clone, Debug)]
 enum Body {
     /// Alternatives, each a sequence of symbols; a rule without alternatives fits no
@@ -94,7 +94,7 @@ impl Rules {
         id
     }
 
-    /// Returns the symbol of a terminal that matches exactly this text.
+    /// Returns the grammar symbol (a terminal) that matches exactly this text.
     pub(super) fn text(&mut self, text: &str) -> Sym {
         let expression = literal(text);
         Sym::Term(self.terminal(&expression))

@@ -162,10 +162,12 @@ const MOST_ALTERNATIVES: usize = 256;
 /// Resolves the references and combinations of one JSON schema, within bounds.
 pub(super) struct Reader<'s> {
     root: &'s Value,
-    /// How many pairs of schemas have been combined so far.
+    /// How many pairs of schemas have been joined so far, each of which counts against
+    /// `most`.
     made: usize,
     most: usize,
-    /// How many JSON values may still be copied.
+    /// How many JSON values may still be copied while references and combinations are
+    /// resolved.
     copies: usize,
 }
 
@@ -347,7 +349,8 @@ fn discriminator(map: &Map<String, Value>) -> Option<&str> {
     map.get("discriminator")?.get("propertyName")?.as_str()
 }
 
-/// Counts the JSON values in a map, nested ones included, and the map itself.
+/// Counts the JSON values in a schema's keywords, nested ones included, and the schema
+/// itself.
 fn size(words: &Map<String, Value>) -> usize {
     let mut work: Vec<&Value> = words.values().collect();
     let mut count = 1;

@@ -5,10 +5,12 @@ use super::pattern::{Writing, expression};
 use super::schema::Refusal;
 use serde_json::{Map, Value};
 
-/// The most characters of a string for which the schema allows anything.
+/// The most characters of a string in a value for which the JSON schema allows
+/// anything.
 const FREE: u64 = 512;
 
-/// The most characters of a string whatever `maxLength` allows beyond that.
+/// The most characters of a string whose `maxLength` in the JSON schema is larger
+/// still.
 const LONGEST: u64 = 65_536;
 
 /// Regular expressions of the values of `format` that are enforced; any other `format`

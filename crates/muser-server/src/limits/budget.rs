@@ -26,7 +26,7 @@ struct Held {
 /// Why a request does not get the memory that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// The request asks for more than one request can ever get.
+    /// The request asks for more memory than one request can ever get.
     Never { most: u64 },
     /// Other requests, of this client or of others, hold the memory now.
     Now,
@@ -129,7 +129,8 @@ impl Claim {
         }
     }
 
-    /// Gives back the request's memory beyond `bytes`.
+    /// Gives memory of the request back to the budget until it holds no more than
+    /// `bytes`.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let back = self.bytes.saturating_sub(bytes);
         self.budget.give_back(self.client, back);

@@ -27,7 +27,8 @@ struct State {
 pub(crate) struct Pass(Option<Arc<Gate>>);
 
 impl Gate {
-    /// Creates a gate that lets `places` requests through at once.
+    /// Creates a gate that lets `places` requests at once through to the costly part of
+    /// reading them.
     pub(crate) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State {
             free: places,

@@ -1,4 +1,4 @@
-//! The limits of constrained decoding.
+//! Limits what constrained decoding may take: processes, time, memory and tokens.
 
 use std::time::Duration;
 

@@ -7,34 +7,35 @@ use serde_json::Value;
 /// parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaLimits {
-    /// The most bytes of a schema as JSON.
+    /// The most bytes of a request's JSON schema.
     pub bytes: usize,
-    /// The deepest nesting of objects and arrays in a schema.
+    /// The deepest nesting of objects and arrays in a JSON schema.
     pub depth: usize,
-    /// The most JSON values in a schema, of all kinds: objects, arrays, numbers,
+    /// The most values in a JSON schema, of all kinds: objects, arrays, numbers,
     /// strings.
     pub nodes: usize,
-    /// The most names in one object of a schema (properties, definitions), and in one
-    /// `required`.
+    /// The most names in one object of a JSON schema (properties, definitions), and in
+    /// one `required`.
     pub properties: usize,
-    /// The most bytes of all member names of a schema together.
+    /// The most bytes of all member names of a JSON schema together.
     pub name_bytes: usize,
-    /// The most values of one `enum` of a schema.
+    /// The most values of one `enum` of a JSON schema.
     pub values: usize,
-    /// The most bytes of the strings in one `enum` or `const` of a schema.
+    /// The most bytes of the strings in one `enum` or `const` of a JSON schema.
     pub value_bytes: usize,
-    /// The largest `minItems` of a schema; also the most items of an array that has no
-    /// smaller `maxItems`.
+    /// The largest `minItems` of a JSON schema; also the most items of an array that
+    /// has no smaller `maxItems`.
     pub items: usize,
-    /// The largest `minLength` of a schema, in characters.
+    /// The largest `minLength` of a JSON schema, in characters.
     pub length: usize,
-    /// The most bytes of one `pattern` of a schema.
+    /// The most bytes of one `pattern` of a JSON schema.
     pub pattern_bytes: usize,
-    /// The most steps of one `pattern` of a schema with its repetitions written out.
+    /// The most steps of one `pattern` of a JSON schema with its repetitions written
+    /// out.
     pub pattern_steps: u64,
-    /// The most rules and symbols of the grammar that a schema is compiled into.
+    /// The most rules and symbols of the grammar that a JSON schema is compiled into.
     pub rules: usize,
-    /// The most bytes of the schemas of all tools of one request together.
+    /// The most bytes of the JSON schemas of all tools of one request together.
     pub tools_bytes: usize,
 }
 

@@ -27,7 +27,7 @@ impl<K: PartialEq, T> Turns<K, T> {
         self.len == 0
     }
 
-    /// Adds an item behind all others of its owner.
+    /// Adds an item to the queue, behind all others of its owner (a client).
     pub(crate) fn push(&mut self, owner: K, item: T) {
         self.len += 1;
         match self.owners.iter_mut().find(|(k, _)| *k == owner) {
@@ -56,12 +56,12 @@ impl<K: PartialEq, T> Turns<K, T> {
         Some(item)
     }
 
-    /// Iterates over all waiting items, not in the order of their turns.
+    /// Iterates over all items that wait in the queue, not in the order of their turns.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.owners.iter().flat_map(|(_, items)| items)
     }
 
-    /// Removes the waiting items for which `keep` returns false.
+    /// Removes the items of the queue for which `keep` returns false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
         for (_, items) in &mut self.owners {
             items.retain_mut(&mut keep);

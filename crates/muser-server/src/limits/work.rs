@@ -116,7 +116,7 @@ impl Work {
         self.claim().grow(more, what)
     }
 
-    /// Gives back the request's memory beyond `bytes`.
+    /// Gives memory of the request back until it holds no more than `bytes`.
     pub(crate) fn keep(&self, bytes: u64) {
         self.claim().shrink(bytes);
     }
