@@ -1,12 +1,12 @@
-//! Cases of KV store and attention: chunk edges, windows, rings that wrap,
-//! rewinding, long contexts, and the same positions split into many different
-//! batches.
+//! Conformance cases of storing into the KV cache and of attention: edges of chunks (64
+//! positions of the cache), sliding windows, rings that wrap, rewinding, long contexts,
+//! and the same positions split into many different batches.
 //!
 //! The oracle computes the expected rows with *one* split of the positions into
-//! batches; the subject runs every split. A case therefore also shows that the
-//! split changes no bit; the suite on the oracle itself shows it of the oracle.
-//! In a lane where the width of a batch matters, the oracle runs every split as
-//! well.
+//! batches; the subject (the backend under test) runs every split. A case therefore
+//! also shows that the split changes no bit; the suite on the oracle itself shows it of
+//! the oracle. In a lane (an arithmetic) where the width of a batch matters, the oracle
+//! runs every split as well.
 
 use super::compare::Seen;
 use super::fill;
@@ -16,7 +16,7 @@ use muser_ops::oracle::Oracle;
 use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
 use std::ops::Range;
 
-/// The geometry of heads and cache.
+/// The shape of an attention case: its heads, its window, and the size of its KV cache.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     heads: usize,
@@ -66,8 +66,9 @@ impl Shape {
     }
 }
 
-/// A batch: stores the rows `data` of the inputs at the positions from `at` on,
-/// then computes attention of the last `keep` rows; with 0, stores only.
+/// One batch of an attention case: stores the rows `data` of K and V in the cache at
+/// the positions from `at` on, then computes attention of the last `keep` rows; with 0
+/// it stores only.
 #[derive(Clone, Debug)]
 struct Step {
     at: usize,
@@ -76,13 +77,13 @@ struct Step {
 }
 
 impl Step {
-    /// Returns the rows of the inputs of which attention is computed.
+    /// Returns the rows of the inputs whose attention this batch computes.
     fn kept(&self) -> Range<usize> {
         self.data.end - self.keep.min(self.data.len())..self.data.end
     }
 }
 
-/// The inputs of a run: row i of each belongs to token i.
+/// The inputs Q, K and V of an attention case: row i of each belongs to token i.
 struct Data {
     shape: Shape,
     scale: f32,
@@ -92,7 +93,7 @@ struct Data {
 }
 
 impl Data {
-    /// Fills the inputs with normally distributed values.
+    /// Fills Q, K and V with normally distributed values.
     fn plain(rng: &mut Rng, shape: Shape, tokens: usize) -> Self {
         Self {
             shape,
@@ -114,13 +115,14 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Iterates over the outputs of the run: for each, the rows of the inputs
-    /// that it belongs to.
+    /// Iterates over the outputs of an attention case: yields for each the rows of the
+    /// inputs that it belongs to.
     fn outputs(&self) -> impl Iterator<Item = Range<usize>> {
         self.steps.iter().map(Step::kept).filter(|r| !r.is_empty())
     }
 
-    /// Returns whether the contract of the cache allows the steps.
+    /// Returns whether the contract of the KV cache allows the case's batches: they fit
+    /// the cache, and the positions that they read are still held.
     fn is_allowed(&self) -> bool {
         let layout = self.data.shape.layout();
         let mut end = 0;
@@ -128,8 +130,8 @@ impl Run<'_> {
             let stored = s.at + s.data.len();
             let fits = stored <= layout.context && s.data.len() <= layout.max_batch;
             let held = s.at <= end && layout.holds(s.at, end.max(stored));
-            // After a rewind, later positions are no longer part of the run,
-            // but the ring has reused the chunks of earlier ones for them.
+            // After a rewind the later positions are no longer part of the sequence,
+            // but the ring has reused chunks of earlier positions for them.
             end = end.max(stored);
             fits && (held || s.keep == 0)
         })
@@ -184,7 +186,8 @@ impl Case for Run<'_> {
     }
 }
 
-/// Runs every split on the subject, and the first one on the oracle.
+/// Runs every split of an attention case into batches on the subject (the backend under
+/// test), and only the first split on the oracle.
 fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) {
     let width = data.shape.q_width();
     let mut expected = vec![f32::NAN; data.q.len()];
@@ -203,7 +206,7 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
         }
         if i == 0 {
             let Ok(seen) = run.run(&Oracle) else {
-                // The oracle refuses the case: reported as such.
+                // The oracle refuses the case: the suite reports that as a failure.
                 return suite.case(&run);
             };
             let outs = seen.iter().filter(|s| s.written > 0);
@@ -219,8 +222,8 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
     }
 }
 
-/// Splits the rows `data`, at the positions of the same numbers, into batches
-/// of these sizes; the last size repeats. Attention is computed of the last
+/// Splits the rows `data` of the inputs, at the positions of the same numbers, into
+/// batches of these sizes; the last size repeats. Attention is computed of the last
 /// `keep` rows of each batch.
 fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -235,18 +238,20 @@ fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     steps
 }
 
-/// Puts batches of `store` positions, without attention, before these steps.
+/// Puts `prefix` positions before these batches, stored in the KV cache without
+/// attention, `store` at a time.
 fn after(prefix: usize, store: usize, mut steps: Vec<Step>) -> Vec<Step> {
     let mut all = cut(0..prefix, &[store], 0);
     all.append(&mut steps);
     all
 }
 
-/// A size larger than any run: everything in one batch, or all rows of a batch.
+/// A number larger than any case's rows: as a batch size everything in one batch, as
+/// `keep` all rows of a batch.
 const ALL: usize = 1 << 20;
 
-/// Runs the cases without a window: head geometries, chunk edges, a long
-/// context.
+/// Runs the attention cases without a window: numbers and sizes of heads, edges of
+/// chunks (64 cached positions), a long context.
 pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     let geometries = [
         (4, 1, 64),
@@ -265,7 +270,7 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     for (heads, kv_heads, head_dim) in geometries {
         let shape = Shape::new(heads, kv_heads, head_dim);
         let data = Data::plain(&mut suite.rng, shape, 69);
-        // Batches at the beginning and at the end of the first chunk.
+        // Attention at the beginning of the first chunk and around its end.
         let cuts = [&[ALL][..], &[1], &[2, 3, 1]].map(|sizes| {
             let mut steps = cut(0..5, sizes, ALL);
             steps.extend(cut(5..60, &[ALL], 0));
@@ -292,15 +297,15 @@ pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
             after(630, 70, cut(630..700, &[70], 70)),
             after(630, 70, cut(630..700, &[1], 1)),
             after(630, 70, cut(630..700, &[2, 1, 5, 3], ALL)),
-            // Two rows, one in the next chunk.
+            // The second batch has two rows, of which one is in the next chunk.
             after(630, 70, cut(630..700, &[9, 2], ALL)),
         ];
         check(suite, &data, &cuts);
     }
 }
 
-/// Splits `n` positions into one batch, into single positions, and into batches
-/// that end before, at and after the chunk edges 64 and 128.
+/// Splits `n` positions in several ways: one batch, single positions, and batches that
+/// end before, at and after the edges of the KV cache's chunks, 64 and 128.
 fn edge_cuts(n: usize) -> Vec<Vec<Step>> {
     vec![
         cut(0..n, &[ALL], ALL),
@@ -313,7 +318,8 @@ fn edge_cuts(n: usize) -> Vec<Vec<Step>> {
     ]
 }
 
-/// Runs the cases with a window: rings that fill, wrap and are rewound.
+/// Runs the attention cases with a sliding window: KV caches that are rings, which
+/// fill, wrap and are rewound.
 pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [1, 2, 63, 64, 65, 100, 128] {
         let shape = Shape::new(4, 1, 64).window(window, 132);
@@ -336,8 +342,8 @@ pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
             after(655, 5, cut(tail, &[5, 3, 4, 5, 2], 3)),
         ];
         check(suite, &data, &cuts);
-        // From an empty ring through its first turns, with attention on the
-        // way.
+        // Fills an empty ring and goes round it for the first times, with attention on
+        // the way.
         let cuts = [
             cut(0..200, &[max_batch], ALL),
             cut(0..200, &[1, 4, 5, 2, 5], ALL),
@@ -347,8 +353,8 @@ pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     rewind(suite);
 }
 
-/// Rewinds a run and continues it with other tokens: attention must not see the
-/// earlier ones.
+/// Runs cases that rewind a sequence and continue it with other tokens: attention must
+/// not see the K and V that they replace.
 fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [None, Some(64), Some(100)] {
         let shape = Shape {
@@ -361,7 +367,8 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
             let cuts = [&[16][..], &[1], &[3, 5, 16]].map(|sizes| {
                 let mut steps = after(stored - 10, 16, cut(stored - 10..stored, sizes, ALL));
                 let shift = stored - back_to;
-                // Continues with rows of the inputs that have not been stored.
+                // After the rewind, stores rows of the inputs that were not stored
+                // before.
                 steps.extend(
                     cut(stored..stored + 30, sizes, ALL)
                         .into_iter()
@@ -377,28 +384,32 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// A change that a case of [`values`] makes to normally distributed inputs.
+/// A change that an attention case of [`values`] makes to normally distributed Q, K and
+/// V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// K beyond the range of f16: some scores are infinite, with either sign.
+    /// Some values of K beyond the range of f16: some scores are infinite, with either
+    /// sign.
     KeyOverflow,
-    /// V beyond the range of f16.
+    /// Some values of V beyond the range of f16, which the KV cache stores as
+    /// infinities.
     ValueOverflow,
-    /// K and V at the ends of the range of f16, and halfway between two f16.
+    /// Values of K and V at the ends of the range of f16, and halfway between two f16.
     HalfRange,
-    /// Scores thousands apart: exponentials that are zero or subnormal.
+    /// Attention scores so far apart that some exponentials of the softmax are zero or
+    /// subnormal.
     FarScores,
-    /// A query of zeros with both signs: all scores are equal.
+    /// Queries of zeros with both signs, so that all attention scores are equal.
     ZeroQuery,
-    /// A NaN in a query and in a key.
+    /// NaN and infinity in some queries, and a NaN in one key.
     Nan,
-    /// Rows of every kind of activations.
+    /// Rows of Q, K and V of every kind of test activations.
     Any,
-    /// A scale so small that scores are subnormal.
+    /// A scale of the attention scores so small that they are subnormal.
     TinyScale,
 }
 
-/// Runs the cases with values at the ends of the ranges of f16 and f32.
+/// Runs the attention cases with values at the ends of the ranges of f16 and f32.
 pub(super) fn values<B: Backend>(suite: &mut Suite<'_, B>) {
     use Change::*;
     let changes = [
@@ -437,7 +448,7 @@ fn apply(rng: &mut Rng, change: Change, data: &mut Data) {
         }
     };
     match change {
-        // In late rows only, so that early queries see finite keys.
+        // Changes late positions only, so that early queries see finite keys.
         Change::KeyOverflow => some(rng, &mut data.k[tokens / 3 * kw..], 6, &[1e6, 65520.0]),
         Change::ValueOverflow => some(rng, &mut data.v[tokens / 3 * kw..], 9, &[1e6, 7e4]),
         Change::HalfRange => {

@@ -1,4 +1,5 @@
-//! The oracle with one defect, which the suite must find.
+//! A backend that is the oracle with one planted defect, which the conformance suite
+//! must find.
 
 use muser_ops::hook::{Call, Hook, Hooked};
 use muser_ops::oracle::{Buffer, Oracle};
@@ -14,45 +15,49 @@ use muser_quant::{Arithmetic, DType, Sums, Superblock as _};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The defect.
+/// A defect that is planted into the oracle's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Defect {
     LastRowUnwritten,
-    /// One ulp in the last finite value of the last row.
+    /// Defect: the last finite result is wrong by one ulp.
     OneUlp,
     GuardRow,
-    /// A write 64 values past the end, as of a store that is two tiles wide.
+    /// Defect: the operation writes the 64th value behind its results, as a store that
+    /// is two tiles wide would.
     LastGuard,
-    /// One ulp, in batches of nine rows only.
+    /// Defect: every result is wrong by one ulp, but only in batches of nine rows.
     NineRows,
     InputChanged,
     NanForNumber,
     Refuses,
-    /// The products in the chains over superblocks are rounded before they are
-    /// added.
+    /// Defect: in products with Q4_K and Q5_K weights the multiply-adds over
+    /// superblocks (256 quantised weights each) are not fused: the product is rounded
+    /// before it is added.
     Unfused,
-    /// Subnormal activation scales become zero.
+    /// Defect: subnormal scales of quantised activations become zero.
     FlushedScale,
-    /// A block that is not finite is treated as zeros.
+    /// Defect: quantised activations whose scale is NaN are treated as zeros.
     NonFiniteIsZero,
-    /// Products of groups added in order, and not by halves.
+    /// Defect: the products of groups of weights are added in order instead of folded
+    /// by halves.
     FoldedInOrder,
-    /// Float sums are taken in 128 parts instead of 256.
+    /// Defect: sums of floats are taken in 128 partial sums instead of 256.
     OtherPartials,
     SwappedOutputs,
     LastOfSetUnwritten,
     IgnoresWindow,
     ShiftedWindow,
-    /// Chunks begin at the first visible position instead of at multiples of
-    /// 64.
+    /// Defect: the chunks of 64 positions that attention sums begin at the first
+    /// visible position instead of at multiples of 64.
     ChunksFromFirst,
-    /// Values beyond the range of f16 become its largest value instead of
+    /// Defect: K and V beyond the range of f16 become its largest value instead of
     /// infinity.
     SaturatedHalf,
     OneHeadGroup,
-    /// The ring is one chunk too short.
+    /// Defect: a ring (the KV cache of a layer with a window) is one chunk of 64
+    /// positions too short.
     ShortRing,
-    /// A position that is stored again keeps its first values.
+    /// Defect: a position that is stored again after a rewind keeps its first K and V.
     StaleAfterRewind,
     FlushToZero,
     LostNegativeZero,
@@ -60,25 +65,30 @@ pub(super) enum Defect {
     TableRowZero,
     CopiesFromZero,
     CopiesToZero,
-    /// The first rows of a batch instead of those that it keeps.
+    /// Defect: gathering takes the first rows of a batch instead of its kept rows
+    /// (those whose logits are computed).
     GathersTheFirst,
-    /// The last sequence gets the first one's row.
+    /// Defect: in a batch of several sequences, the last one gets the attention of the
+    /// first one's first row.
     OtherSequence,
-    /// Of equal logits the last one is chosen.
+    /// Defect: of several equal logits the last one's token is chosen instead of the
+    /// first one's.
     LastOfTies,
-    /// A choice ignores which tokens are allowed.
+    /// Defect: the choice of a token ignores the mask of allowed tokens.
     IgnoresMask,
-    /// A choice ignores the bias.
+    /// Defect: the choice of a token ignores the logit biases.
     IgnoresBias,
-    /// A choice ignores the history.
+    /// Defect: the choice of a token ignores the earlier tokens, and so the penalties.
     IgnoresHistory,
-    /// A logit that is not finite counts as zero.
+    /// Defect: the choice of a token takes a logit that is not finite as zero instead
+    /// of failing.
     ChoosesPastNan,
-    /// The sums of weights are taken one after the other.
+    /// Defect: the choice of a token sums the weights of tokens one after the other
+    /// instead of in the defined order.
     SumsInOrder,
 }
 
-/// The oracle with one defect.
+/// The oracle with one planted defect: a backend that the conformance suite must fail.
 pub(super) type Broken = Hooked<Oracle, Defective>;
 
 pub(super) fn broken(defect: Defect) -> Broken {
@@ -90,17 +100,18 @@ pub(super) fn broken(defect: Defect) -> Broken {
     Hooked::over(Arc::new(Oracle), hook)
 }
 
-/// The hook that puts a defect into operations.
+/// The hook that plants a defect into the operations of the oracle.
 pub(super) struct Defective {
     defect: Defect,
-    /// Inputs that an operation has changed, as they were before: what is read
-    /// of such a buffer is what it would hold.
+    /// Copies of the inputs that an operation pretends to have changed: reading a
+    /// buffer with the same values gives changed ones.
     changed: Mutex<Vec<Vec<f32>>>,
-    /// What was stored in the cache made last.
+    /// The K and V that were stored in the KV cache created last.
     past: Mutex<Past>,
 }
 
-/// K and V of a sequence's only layer, row by row.
+/// The layouts of a sequence's KV cache, and the K and V stored in its only layer, row
+/// by row.
 #[derive(Default)]
 struct Past {
     layers: Vec<KvLayout>,
@@ -112,7 +123,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
-/// All values of a buffer: the oracle reads any number of rows that it has.
+/// Reads all values of a buffer; finds its number of rows by trying, since the oracle
+/// reads any number that the buffer has.
 fn all(x: &Buffer) -> Vec<f32> {
     let width = Oracle.width(x).max(1);
     let mut rows = 1;
@@ -135,13 +147,14 @@ fn set(x: &mut Buffer, values: &[f32]) {
     Oracle.write(x, values).unwrap();
 }
 
-/// Flips the last bit of a value.
+/// Flips the lowest bit of an f32.
 fn ulp(x: f32) -> f32 {
     f32::from_bits(x.to_bits() ^ 1)
 }
 
 impl Defective {
-    /// Puts the defect into the first `n` values, or behind them.
+    /// Plants the defect into an operation's `n` results `x`, or into the values behind
+    /// them.
     fn spoil(&self, n: usize, width: usize, before: &[f32], x: &mut [f32]) {
         let last_finite = x[..n].iter().rposition(|v| v.is_finite());
         let replace = |x: &mut [f32], with: fn(f32) -> f32| {
@@ -170,8 +183,8 @@ impl Defective {
         }
     }
 
-    /// Computes a dot product with the defect; `None` if the defect is not one
-    /// of dot products.
+    /// Computes a dot product of weights and activations with the planted defect;
+    /// `None` if the defect does not affect such products.
     fn dot(&self, w: &Weight, row: &[u8], x: &[f32]) -> Option<f32> {
         let dtype = w.dtype();
         let mut y = Operand::new(dtype.arithmetic(), x);
@@ -217,8 +230,8 @@ impl Defective {
     }
 }
 
-/// The products of groups, a group at a time: those of rows of one group are
-/// right.
+/// Computes a dot product one group of weights at a time, which adds the groups'
+/// products in order; with a single group the result is right.
 fn folded_in_order(dtype: DType, row: &[u8], y: &Operand) -> f32 {
     let Operand::Groups(y) = y else {
         return f32::NAN;
@@ -239,7 +252,7 @@ fn unfused(dtype: DType, row: &[u8], y: &[BlockQ8K], dot: fn(&[u8], &BlockQ8K) -
     acc - accm
 }
 
-/// A refusal of one row.
+/// Returns the error of a backend that refuses operations on one row.
 fn refusal(rows: usize) -> OpError {
     OpError::Unsupported {
         op: "any",
@@ -249,8 +262,8 @@ fn refusal(rows: usize) -> OpError {
     }
 }
 
-/// Draws from all tokens, with sums of weights taken one after the other; `None`
-/// where the settings do more than that.
+/// Draws a token from all tokens with the sums of their weights taken one after the
+/// other; `None` if the settings do more than set a temperature.
 fn sums_in_order(p: &SamplingParams, u: f64, logits: &[f32]) -> Option<u32> {
     let plain = SamplingParams {
         seed: p.seed,
@@ -281,7 +294,7 @@ fn partials_128(x: &[f32], y: &[f32]) -> f32 {
     reduce::halve(&mut p)
 }
 
-/// One hooked operation on the oracle.
+/// An operation on the oracle with its operands, as the hook gets it.
 type OracleCall<'a, 'kv> = Call<'a, 'kv, Oracle>;
 
 impl Hook<Oracle> for Defective {
@@ -408,7 +421,8 @@ impl Hook<Oracle> for Defective {
 }
 
 impl Defective {
-    /// Runs the operation, with the defect if it is one of its arithmetic.
+    /// Runs an operation on the oracle, with the planted defect if it affects this
+    /// operation's arithmetic.
     fn run(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         match call {
             Call::CopyRows { from, .. } if self.defect == Defect::CopiesFromZero => *from = 0,
@@ -480,7 +494,8 @@ impl Defective {
                 weight,
                 eps,
             } if self.defect == Defect::OtherPartials => {
-                // Beside the right sum: what differs is a norm more or less.
+                // The right norm is already added: adds the difference to the wrong
+                // one.
                 let (width, mut to, y) = (b.width(x), all(x), all(y));
                 for i in 0..*rows * width {
                     let row = &y[i / width * width..][..width];
@@ -497,8 +512,9 @@ impl Defective {
         Ok(())
     }
 
-    /// Attention by way of what the hook knows of the past, where there is one
-    /// sequence of one layer; else the oracle's.
+    /// Computes attention with the planted defect from the K and V that the hook has
+    /// recorded, if there is one sequence of one layer; otherwise the oracle computes
+    /// it.
     fn attention(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         let Call::Attention {
             batch,
@@ -548,13 +564,15 @@ impl Defective {
             (Defect::ShiftedWindow, Some(w)) => desc.window = Some(w + 1),
             _ => {}
         }
-        // The oracle's own batch stores as well: its caches know their end.
+        // Runs the oracle too, so that its cache stores the positions; its output is
+        // not used.
         let mut unread = b.buffer(plan.count(*subset) + 1, b.width(q))?;
         b.attention(batch, 0, &desc, *subset, q, k, v, &mut unread)?;
         let (queries, mut values, q_width) = (all(q), all(out), b.width(q));
         for r in 0..plan.count(*subset) {
             let p = plan.position(*subset, r);
-            // Chunks that begin at the first visible position, or at 0.
+            // The chunks of attention begin at the first visible position with the
+            // defect, at 0 without.
             let (from, desc) = match (self.defect, desc.window) {
                 (Defect::ChunksFromFirst, Some(_)) => {
                     let window = None;
@@ -571,7 +589,8 @@ impl Defective {
         Ok(())
     }
 
-    /// Runs attention with the defects of batches of several sequences.
+    /// Plants the defect of batches with several sequences into the attention that was
+    /// computed.
     fn among_others(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         let Call::Attention {
             batch, subset, out, ..
@@ -591,8 +610,8 @@ impl Defective {
     }
 }
 
-/// Attention of one row at position `p` of a sequence of which these are K and
-/// V.
+/// Computes the oracle's attention of one query at position `p` of a sequence with
+/// these K and V.
 fn alone(desc: &Attention, p: usize, q: &[f32], k: &[f32], v: &[f32]) -> Result<Vec<f32>, OpError> {
     let layout = KvLayout {
         kv_heads: desc.kv_heads,

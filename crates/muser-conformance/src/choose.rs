@@ -1,5 +1,5 @@
-//! Cases of choosing tokens from rows of logits: ties, settings of every kind,
-//! masks, and rows that no token can be chosen from.
+//! Conformance cases of choosing tokens from rows of logits: ties, sampling settings of
+//! every kind, token masks, and rows that no token can be chosen from.
 
 use super::compare::{POISON, Seen};
 use super::fill;
@@ -7,7 +7,8 @@ use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
 use muser_ops::{Backend, Choice, ChoiceError, OpError, Sampler, SamplingParams};
 
-/// One choice of a case.
+/// One token to choose in a case: the row of logits, the sampling settings, the tokens
+/// so far, and the mask of allowed tokens.
 struct One {
     row: usize,
     params: SamplingParams,
@@ -21,11 +22,11 @@ struct Choose {
     choices: Vec<One>,
 }
 
-/// Values that stand for one outcome.
+/// How many f32 values encode the outcome of one choice of a token.
 const OUTCOME: usize = 3;
 
-/// Returns the outcome as values: its kind, the token, and the logit that an
-/// error names.
+/// Encodes the outcome of choosing a token as f32 values, to be compared like a buffer:
+/// its kind, the token, and the logit that an error names.
 fn values(outcome: Option<Result<u32, ChoiceError>>) -> [f32; OUTCOME] {
     match outcome {
         None => [POISON; OUTCOME],
@@ -69,7 +70,8 @@ impl Case for Choose {
     }
 }
 
-/// Returns settings of one kind; 12 kinds.
+/// Returns sampling settings of one of 12 kinds: greedy, temperature, `top_k`, `top_p`,
+/// `min_p`, penalties, biases, …
 fn settings(rng: &mut Rng, kind: usize, width: usize) -> SamplingParams {
     let mut p = SamplingParams {
         seed: rng.bits(),
@@ -92,7 +94,7 @@ fn settings(rng: &mut Rng, kind: usize, width: usize) -> SamplingParams {
     p
 }
 
-/// Returns biases for some tokens; half of them rule their token out.
+/// Returns logit biases for random tokens; about half of them rule their token out.
 fn bias(rng: &mut Rng, width: usize) -> Vec<(u32, f32)> {
     let of = |rng: &mut Rng| {
         let bias = rng.pick(&[2.5, -2.5, f32::NEG_INFINITY, f32::NEG_INFINITY]);
@@ -101,8 +103,8 @@ fn bias(rng: &mut Rng, width: usize) -> Vec<(u32, f32)> {
     (0..1 + width / 4).map(|_| of(rng)).collect()
 }
 
-/// Returns a mask of one kind: none, about half of the tokens, one token, none
-/// of them, or too few words for all.
+/// Returns a token mask of one kind: no mask (all tokens are allowed), about half of
+/// the tokens, one token, no token, or a mask with too few words for all tokens.
 fn mask(rng: &mut Rng, kind: usize, width: usize) -> Option<Vec<u32>> {
     let mut words = vec![0u32; width.div_ceil(32)];
     match kind % 7 {
@@ -121,9 +123,9 @@ fn mask(rng: &mut Rng, kind: usize, width: usize) -> Option<Vec<u32>> {
     Some(words)
 }
 
-/// Returns one row of logits: few distinct values, so that most are ties; the
-/// kinds of activations, among them rows with a value that is not finite; or
-/// equal values, where the sums decide the token.
+/// Returns one row of logits of one of three kinds: few distinct values, so that most
+/// are ties; test activations, some with a value that is not finite; or nearly equal
+/// values, where the rounding of sums decides the token.
 fn logits(rng: &mut Rng, turn: usize, width: usize) -> Vec<f32> {
     match turn % 3 {
         0 => {
@@ -159,7 +161,8 @@ pub(super) fn choose<B: Backend>(suite: &mut Suite<'_, B>) {
                     allowed: mask(rng, turn / 2, width),
                 });
             }
-            // In any order; where there are many, not of all rows.
+            // The choices come in descending order of rows; where there are many, some
+            // rows have none.
             choices.reverse();
             if rows > 9 {
                 choices.retain(|c| c.row % 4 != 3);

@@ -1,76 +1,79 @@
-//! Compares results, guard rows and read-only operands bit for bit.
+//! Compares an operation's results, guard rows and read-only operands bit for bit.
 //!
-//! A NaN equals any NaN, as the contract of the operations says. A NaN in the
-//! place of a number is a failure. So is the NaN that an output was filled with
-//! before the operation: nothing was written there.
+//! In results a NaN equals any NaN, as the contract of the operations says, and a NaN
+//! in place of a number is a failure. So is the special NaN that an output was filled
+//! with before the operation: nothing was written there.
 
-/// Value of every output before the operation: a quiet NaN with a payload that
-/// arithmetic does not produce.
+/// The value that fills every output before an operation: a quiet NaN with a payload
+/// that arithmetic does not produce.
 pub const POISON: f32 = f32::from_bits(0x7fc0_dead);
 
-/// Value of the guard rows behind the rows of an operation.
+/// The value that fills the guard rows, which follow the rows of an operation and must
+/// not change.
 pub const GUARD: f32 = f32::from_bits(0x4b1d_c0de);
 
-/// Returns whether a result has the expected bits; a NaN equals any NaN.
+/// Returns whether an operation's result has the expected bits; a NaN equals any NaN.
 pub fn same(expected: f32, found: f32) -> bool {
     expected.to_bits() == found.to_bits() || (expected.is_nan() && found.is_nan())
 }
 
-/// A buffer before and after an operation.
+/// A backend's buffer as it was before and after an operation.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// The operand's name.
+    /// The name of the operand that the buffer holds (`x`, `out`, …).
     pub label: &'static str,
-    /// All its values before the operation, guard rows included.
+    /// All values of the operand's buffer before the operation, guard rows included.
     pub before: Vec<f32>,
-    /// All its values after the operation.
+    /// All values of the operand's buffer after the operation, guard rows included.
     pub after: Vec<f32>,
-    /// Number of values at the start that the operation writes; 0 for an
-    /// operand that it only reads.
+    /// How many values at the start of the operand's buffer the operation writes; 0 if
+    /// it only reads the operand.
     pub written: usize,
 }
 
-/// What is wrong with one value, or one operand.
+/// What is wrong with one value, or one operand, after an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// A result with other bits than expected.
+    /// A result of the operation with other bits than expected.
     Value {
-        /// The bits of the oracle's result.
+        /// The bits of the expected f32 result, which the oracle computed.
         expected: u32,
-        /// The bits found.
+        /// The bits of the f32 result that the backend under test computed.
         found: u32,
     },
-    /// A result that was never written.
+    /// A place of the output that the operation never wrote.
     Unwritten,
-    /// A value changed that the operation must not write: in a guard row or a
+    /// A change of a value that the operation must not write: in a guard row or a
     /// read-only operand.
     Overwritten {
-        /// Its bits before.
+        /// The bits of the f32 value before the operation.
         expected: u32,
-        /// Its bits after.
+        /// The bits of the f32 value after the operation.
         found: u32,
     },
-    /// A buffer or result has another length than expected.
+    /// A buffer, or the expected result, has another length than it should.
     Length {
-        /// Number of values expected.
+        /// How many values the operand's buffer, or the result, should have.
         expected: usize,
-        /// Number of values found.
+        /// How many values the operand's buffer, or the result, has.
         found: usize,
     },
-    /// The operation was refused.
+    /// The backend refused the operation, with this error.
     Refused(String),
 }
 
-/// One failure: the case, the operand, the value, what is wrong.
+/// One failure of the conformance suite: the case, the operand, the value and what is
+/// wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The case: shapes and kinds of inputs.
+    /// The description of the failed case: shapes and kinds of inputs.
     pub case: String,
-    /// Name of the operand.
+    /// The name of the operand (`x`, `out`, …) that has a wrong value.
     pub operand: &'static str,
-    /// The value's index in the operand, guard rows included.
+    /// The index of the wrong value in the operand's buffer, guard rows included.
     pub index: usize,
-    /// What is wrong with it.
+    /// What is wrong: the value's expected and found bits, or the operand's length, or
+    /// a refusal.
     pub mismatch: Mismatch,
 }
 
@@ -97,8 +100,9 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Finds every mismatch of a buffer: compares its first values with `expected` and
-/// the rest with what they were before. Yields each mismatch with its index.
+/// Finds every mismatch in a buffer after an operation: compares the values that were
+/// to be written with `expected`, and the rest with what they were before. Yields each
+/// mismatch with its index.
 pub fn compare<'a>(
     seen: &'a Seen,
     expected: &'a [f32],
@@ -136,7 +140,8 @@ fn result(expected: f32, found: f32) -> Option<Mismatch> {
     })
 }
 
-/// Compares a value that must not be written: even a NaN must keep its bits.
+/// Compares a value that an operation must not write with what it was before: even a
+/// NaN must keep its bits.
 fn untouched(before: f32, after: f32) -> Option<Mismatch> {
     (before.to_bits() != after.to_bits()).then(|| Mismatch::Overwritten {
         expected: before.to_bits(),
@@ -148,8 +153,8 @@ fn untouched(before: f32, after: f32) -> Option<Mismatch> {
 mod tests {
     use super::*;
 
-    /// Compares an output of two values and one guard value, of which the first
-    /// result is given.
+    /// Compares an output of two results and one guard value; the first result and the
+    /// guard are right, and the second result is the one under test.
     fn judge(expected: f32, found: f32) -> Vec<(usize, Mismatch)> {
         let seen = Seen {
             label: "out",
@@ -212,7 +217,7 @@ mod tests {
         seen.after[2] = f32::from_bits(GUARD.to_bits() ^ 1);
         let found: Vec<_> = compare(&seen, &[]).collect();
         assert!(matches!(found[..], [(2, Mismatch::Overwritten { .. })]));
-        // Another NaN is a change too.
+        // A NaN that becomes another NaN counts as changed too.
         seen.after[1] = f32::from_bits(0x7fc0_0001);
         assert_eq!(compare(&seen, &[]).count(), 2);
     }

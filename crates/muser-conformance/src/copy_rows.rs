@@ -1,5 +1,5 @@
-//! Cases of copying rows from the middle of one buffer to the middle of
-//! another, and of gathering the rows that a batch keeps.
+//! Conformance cases of copying rows from the middle of one buffer to the middle of
+//! another, and of gathering a batch's kept rows (those whose logits are computed).
 
 use super::compare::Seen;
 use super::fill;
@@ -62,7 +62,8 @@ pub(super) fn copy_rows<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// A gather of the kept rows of several sequences.
+/// A conformance case of gathering the kept rows (those whose logits are computed) of
+/// several sequences into one buffer.
 struct Gather {
     width: usize,
     runs: Vec<Run>,

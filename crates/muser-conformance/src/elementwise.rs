@@ -1,5 +1,5 @@
-//! Cases of operations on each value alone: all widths around a vector, all
-//! special values.
+//! Conformance cases of elementwise operations: all widths up to 70 values, around
+//! those of vector registers, some larger ones, and all special values.
 
 use super::compare::Seen;
 use super::fill;
@@ -42,8 +42,8 @@ impl Case for Elementwise {
     }
 }
 
-/// Arguments at which exp, sigmoid, silu and tanh switch to another formula;
-/// infinities and NaN.
+/// Special test values: arguments at which exp, sigmoid, silu and tanh switch to
+/// another formula, zeros, subnormals, infinities and NaN.
 const SPECIAL: [f32; 38] = [
     0.0,
     -0.0,
@@ -85,8 +85,8 @@ const SPECIAL: [f32; 38] = [
     9.010_913,
 ];
 
-/// Fills `n` values: special ones, values over the whole range of exp, any
-/// bits.
+/// Returns `n` test values: special ones, uniform ones over the whole range of exp,
+/// normally distributed ones, and random bits.
 fn values(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n)
         .map(|_| match rng.below(4) {
@@ -104,8 +104,8 @@ fn case<B: Backend>(suite: &mut Suite<'_, B>, op: Op, width: usize, rows: usize)
     }
     let n = rows * width;
     let (mut a, b) = (values(&mut suite.rng, n), values(&mut suite.rng, n));
-    // Some rows have no special values: kernels branch on a vector that
-    // contains one.
+    // At some widths the first operand has no special values: kernels take another
+    // branch for a vector that contains one.
     if width.is_multiple_of(3) {
         a = fill::plain(&mut suite.rng, n);
     }

@@ -1,5 +1,5 @@
-//! Cases of embedding lookup: every format, the first and the last token,
-//! repeated tokens.
+//! Conformance cases of the embedding lookup: every weight format, the last row of the
+//! table, repeated tokens.
 
 use super::compare::Seen;
 use super::fill;
@@ -33,7 +33,8 @@ impl Case for Embed {
         )?;
         let table = b.bind_table(w)?;
         let rows = self.tokens.len();
-        // Two sequences; one if there is a single token.
+        // Shares the tokens between two sequences; a single token makes one sequence
+        // only.
         let runs = [(0, rows - rows / 2), (7, rows / 2)].map(|(first, rows)| Run {
             first,
             rows,

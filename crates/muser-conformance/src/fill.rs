@@ -1,32 +1,33 @@
-//! Inputs of the suite: activations and weight bytes of every kind that some
-//! kernel has computed wrong.
+//! Generates the conformance suite's inputs: activations and weight bytes of every kind
+//! that some kernel has computed wrong.
 
 use super::rng::Rng;
 use muser_quant::{DType, Layout, QK, bf16, f16};
 
-/// Distributions of 256 activations. Each one aims at a rule of the
+/// The distributions of 256 test activations. Each one aims at a rule of the
 /// quantisation, of the reductions or of the conversion to f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Normal,
-    /// Some values thousands of times larger than the rest.
+    /// Normally distributed values, some of them thousands of times larger than the
+    /// rest.
     HeavyTail,
-    /// Values of one magnitude with both signs: the first one decides the sign
-    /// of the scale.
+    /// Values of one magnitude with both signs: the first one decides the sign of the
+    /// quantised block's scale.
     Ties,
-    /// Values halfway between two codes, with a scale of 1.
+    /// Values halfway between two codes of the 8-bit quantisation, with a scale of 1.
     HalfCodes,
     Zeros,
     NegativeZeros,
     Subnormals,
-    /// Values around 3.7e-37, the magnitude below which a block counts as zero;
-    /// the scale is subnormal.
+    /// Values around 3.7e-37, the magnitude below which the quantisation takes a block
+    /// as zeros; the block's scale is subnormal.
     Tiny,
     Huge,
     Equal,
-    /// One value far above the rest, at a random place or at the end.
+    /// One value far larger than the rest, at a random place or at the end.
     OneMax,
-    /// Mostly zeros of both signs.
+    /// Mostly zeros of both signs, with some normally distributed values.
     Sparse,
     /// Values around the largest f16, and halfway between two f16.
     HalfRange,
@@ -48,12 +49,13 @@ const FINITE: [Kind; 13] = [
     Kind::HalfRange,
 ];
 
-/// Number of values of `turn` after which the kinds of rows repeat.
+/// The number of turns after which [`activations`] repeats its kinds of rows of test
+/// activations.
 pub(super) const KINDS: usize = FINITE.len() + 5;
 
-/// Fills a row of `n` activations. Successive turns give different kinds: plain
-/// ones, each kind alone, blocks of mixed kinds, and rows with one value that
-/// is not finite.
+/// Returns a row of `n` test activations. Successive turns give different rows: each
+/// distribution alone, blocks of mixed ones, normally distributed ones, and last a row
+/// with a single value that is not finite.
 pub(super) fn activations(rng: &mut Rng, turn: usize, n: usize) -> Vec<f32> {
     let turn = turn % KINDS;
     let mut x = vec![0.0; n];
@@ -72,7 +74,7 @@ pub(super) fn activations(rng: &mut Rng, turn: usize, n: usize) -> Vec<f32> {
     x
 }
 
-/// Fills `n` normally distributed values, as in a model.
+/// Returns `n` normally distributed values, such as a model has.
 pub(super) fn plain(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n).map(|_| rng.normal()).collect()
 }
@@ -120,17 +122,17 @@ fn fill(rng: &mut Rng, kind: Kind, x: &mut [f32]) {
     }
 }
 
-/// Distributions of a row of weights.
+/// The distributions of a row of test weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
-    /// Scales of similar size, so that every rounding reaches the result.
+    /// Weights with scales of similar size, so that every rounding affects the result.
     Plain,
-    /// Any finite scale, including zeros, subnormals and the largest.
+    /// Weights with any finite scale, including zeros, subnormals and the largest.
     Mixed,
-    /// Codes and sub-block scales at the ends of their ranges, which give the
-    /// largest integer sums.
+    /// Weights whose codes and sub-block scales are at the ends of their ranges, which
+    /// gives the largest integer sums.
     Extreme,
-    /// One block, or one value of a float format, that is infinite or NaN.
+    /// Weights of which one block, or one value of a float format, is infinite or NaN.
     NotFinite,
 }
 
@@ -144,9 +146,8 @@ const STYLES: [Style; 7] = [
     Style::Extreme,
 ];
 
-/// Fills the bytes of `rows × cols` weights, with random bytes wherever the
-/// format allows any. Successive rows have different styles; `turn` sets the
-/// first one.
+/// Returns the bytes of `rows × cols` test weights, random wherever the format allows
+/// any byte. Successive rows have different distributions; `turn` sets the first one.
 pub(super) fn weights(
     rng: &mut Rng,
     dtype: DType,
@@ -187,8 +188,8 @@ fn floats(rng: &mut Rng, style: Style, n: usize) -> Vec<f32> {
     x
 }
 
-/// Returns the f32 of these bits, with a smaller exponent if they are infinite
-/// or NaN.
+/// Returns the f32 of these bits, with a smaller exponent if they stand for an infinity
+/// or a NaN.
 fn finite(bits: u32) -> f32 {
     let x = f32::from_bits(bits);
     if x.is_finite() {
@@ -207,7 +208,8 @@ fn halves(
 ) {
     let bad = (style == Style::NotFinite).then(|| rng.below(n));
     for i in 0..n {
-        // Exponents of all ones in F16; in BF16 the same bits are large or NaN.
+        // Infinities and NaNs: the first four as F16, the others as BF16 (as F16 those
+        // are NaNs too).
         let v = if bad == Some(i) {
             rng.pick(&[0x7c00, 0xfc00, 0x7e00, 0x7c01, 0x7f80, 0xff80, 0x7fff])
         } else {
@@ -246,7 +248,7 @@ fn f16_finite(rng: &mut Rng) -> u16 {
     }
 }
 
-/// Returns the f16 bits of a scale of a K-quant block.
+/// Returns the bits of a random f16 scale for a quantised block of weights.
 fn scale(rng: &mut Rng, style: Style) -> u16 {
     match style {
         Style::Mixed => {
@@ -254,7 +256,7 @@ fn scale(rng: &mut Rng, style: Style) -> u16 {
             let subnormal = rng.below(0x400) as u16;
             rng.pick(&[any, any, 0, 0x8000, 0xa666, subnormal, 0x7bff, 0xfbff])
         }
-        // 2^-10 to 2^-6, positive.
+        // Positive scales from 2^-10 to 2^-5.
         _ => ((5 + rng.below(5)) << 10 | rng.below(1 << 10)) as u16,
     }
 }
@@ -312,7 +314,7 @@ mod tests {
                 dtype.decode_row(row, &mut out).unwrap();
                 let finite = out.iter().all(|x| x.is_finite());
                 let expected = STYLES[r % STYLES.len()] != Style::NotFinite;
-                // F16's special bits are a plain number in BF16.
+                // The bits of an infinity or NaN in F16 can be a finite number in BF16.
                 assert!(finite == expected || dtype == DType::BF16, "{dtype} {r}");
             }
         }

@@ -1,7 +1,7 @@
-//! The conformance suite: compares the operations of any backend with the
-//! oracle's, bit for bit.
+//! The conformance suite: compares the operations of any backend with the oracle (the
+//! scalar functions that define every operation's bits), bit for bit.
 //!
-//! The tests of a backend instantiate it, once for each level:
+//! The tests of a backend instantiate the suite, once for each instruction-set level:
 //!
 //! ```
 //! mod oracle_itself {
@@ -18,15 +18,15 @@
 //! report.assert_ok();
 //! ```
 //!
-//! Every case fills its operands from one seed, runs on the oracle and on the
-//! subject, and compares *all* values. Outputs are filled with a NaN first,
-//! which is a failure wherever it is still found afterwards. Guard rows behind
-//! the rows of the operation, and operands that are only read, must not change.
-//! A group that compared nothing fails. No geometry is optional: an operation
-//! that a backend refuses is a failure.
+//! Every case fills its operands from one seed, runs on the oracle and on the subject
+//! (the backend under test), and compares *all* values. Outputs are filled with a NaN
+//! first, which is a failure wherever it is still found afterwards. Guard rows behind
+//! the rows of the operation, and operands that are only read, must not change. A group
+//! that compared nothing fails. No shape is optional: an operation that a backend
+//! refuses is a failure.
 //!
-//! The environment variable `MUSER_SEED` (decimal, or hexadecimal after `0x`)
-//! replaces the seed.
+//! The environment variable `MUSER_SEED` (decimal, or hexadecimal after `0x`) replaces
+//! the seed of all inputs.
 #![forbid(unsafe_code)]
 
 mod attention;
@@ -54,50 +54,53 @@ pub use report::Report;
 use rig::Suite;
 use rng::Rng;
 
-/// A group of cases: one family of operations and, where it has weights, one
-/// weight format.
+/// A group of conformance cases: one family of a backend's operations and, where it has
+/// weights, one weight format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Products of one matrix at every batch width.
+    /// Products of one weight matrix with batches of many widths.
     Matvec(DType),
-    /// Projection sets: several matrices of several formats in one call.
+    /// Projection sets: several weight matrices, of several formats, multiplied with
+    /// the same input in one call.
     MatvecSet,
-    /// Lookup of rows in an embedding table.
+    /// Lookup of tokens' rows in an embedding table.
     Embed(DType),
-    /// RMS norm of rows.
+    /// RMS norm of rows, from one buffer to another.
     RmsNorm,
-    /// RMS norm of heads in place.
+    /// RMS norm of each attention head's values, in place.
     HeadNorm,
-    /// RMS norm added to the residual.
+    /// RMS norm of rows, added to the residual stream.
     AddRmsNorm,
     /// Rotary position encoding.
     Rope,
-    /// KV store and attention without a window.
+    /// Stores into the KV cache, and attention without a window.
     AttentionFull,
-    /// KV store and attention with a window, whose cache is a ring.
+    /// Stores into the KV cache, and attention with a sliding window, for which the
+    /// cache is a ring.
     AttentionWindow,
-    /// KV store and attention with values at the ends of the ranges of f16 and
-    /// f32.
+    /// Stores into the KV cache, and attention, with values at the ends of the ranges
+    /// of f16 and f32.
     AttentionValues,
-    /// Several sequences in one batch, each as it is alone.
+    /// Attention of several sequences in one batch: each must get the bits that it gets
+    /// alone.
     AttentionTogether,
-    /// `x + y`.
+    /// Elementwise sum `x + y`.
     Add,
-    /// `x · sigmoid(g)`.
+    /// Elementwise gate `x · sigmoid(g)`.
     SigmoidGate,
-    /// `silu(g) · u`.
+    /// Elementwise product `silu(g) · u`.
     SiluProduct,
-    /// Scaled and soft-capped logits.
+    /// Scaling and soft-capping of logits.
     SoftCap,
     /// Copies of rows from one buffer to another.
     CopyRows,
-    /// The rows that a batch keeps.
+    /// Gathering of a batch's kept rows (those whose logits are computed).
     Gather,
-    /// Tokens chosen from logits.
+    /// Choosing of tokens from rows of logits.
     Choose,
 }
 
-/// Groups that have no weights, or weights of several formats.
+/// The conformance groups that do not belong to one weight format, with their names.
 const WITHOUT_FORMAT: [(Group, &str); 16] = [
     (Group::MatvecSet, "matvec/set"),
     (Group::RmsNorm, "norm/rms_norm"),
@@ -117,12 +120,13 @@ const WITHOUT_FORMAT: [(Group, &str); 16] = [
     (Group::Choose, "choose"),
 ];
 
-/// Calls a macro with the groups of each format of the table.
+/// Defines the list of conformance groups for every weight format in the table of
+/// formats.
 macro_rules! of_formats {
     ($($arithmetic:ident { $(
         $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
     )* })*) => {
-        /// Groups of one weight format, with their names.
+        /// The conformance groups of one weight format each, with their names.
         const OF_FORMATS: &[(Group, &str)] = &[$($(
             (Group::Matvec(DType::$variant), concat!("matvec/", stringify!($module))),
             (Group::Embed(DType::$variant), concat!("embed/", stringify!($module))),
@@ -131,32 +135,33 @@ macro_rules! of_formats {
 }
 muser_quant::formats!(of_formats);
 
-/// Every group with its name.
+/// Iterates over every conformance group with its name.
 fn named() -> impl Iterator<Item = (Group, &'static str)> {
     OF_FORMATS.iter().chain(&WITHOUT_FORMAT).copied()
 }
 
-/// Returns every group.
+/// Returns every group of conformance cases.
 pub fn groups() -> Vec<Group> {
     named().map(|(group, _)| group).collect()
 }
 
 impl Group {
-    /// Returns the name of the group, a path: `matvec/q4_k`, `norm/rms_norm`, …
+    /// Returns the name of the conformance group, a path: `matvec/q4_k`,
+    /// `norm/rms_norm`, …
     pub fn name(self) -> &'static str {
         let mut found = named().filter(|(group, _)| *group == self);
         found.next().expect("a test: every group is in the list").1
     }
 
-    /// Returns the group of this name.
+    /// Returns the conformance group of this name, such as `matvec/q4_k`.
     pub fn from_name(name: &str) -> Option<Self> {
         let mut found = named().filter(|(_, n)| *n == name);
         found.next().map(|(group, _)| group)
     }
 
-    /// Returns the format of the group's weights, if it has one format. A lane
-    /// that does not cover the format refuses to bind such weights, which
-    /// [`refused`] checks.
+    /// Returns the format of the group's weights, if it has one format. A backend whose
+    /// lane (the arithmetic it computes in) does not cover the format refuses to bind
+    /// such weights, which [`refused`] checks.
     pub fn format(self) -> Option<DType> {
         match self {
             Self::Matvec(dtype) | Self::Embed(dtype) => Some(dtype),
@@ -180,8 +185,8 @@ impl Group {
     }
 }
 
-/// Checks that a backend refuses weights of this format by the tensor's name,
-/// as it must if its lane has no arithmetic for them.
+/// Checks that a backend refuses to bind weights of this format, with an error that
+/// names the tensor, as it must if its lane has no arithmetic for the format.
 ///
 /// # Panics
 /// If the backend accepts them, or the error does not name the tensor.
@@ -201,8 +206,8 @@ pub fn refused<B: Backend>(backend: &B, dtype: DType) {
     }
 }
 
-/// Runs one group on a backend and returns what was compared and what differed.
-/// [`Report::assert_ok`] turns the report into a test.
+/// Runs one group of conformance cases on a backend and returns what was compared and
+/// what differed. [`Report::assert_ok`] turns the report into a test.
 ///
 /// # Panics
 /// If `MUSER_SEED` is set but not a number.
@@ -214,7 +219,7 @@ pub fn run<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     run_with(backend, group, seed)
 }
 
-/// Runs one group like [`run`], but ignores the environment.
+/// Runs one group of conformance cases like [`run`], but ignores `MUSER_SEED`.
 fn run_with<B: Backend>(backend: &B, group: Group, seed: u64) -> Report {
     let info = backend.info();
     let mut suite = Suite {
@@ -259,10 +264,10 @@ fn parse_seed(s: &str) -> Option<u64> {
     }
 }
 
-/// Seed of the tests that [`conformance_tests`] defines.
+/// The seed of all inputs in the tests that [`conformance_tests`] defines.
 pub const SEED: u64 = 20_260_101;
 
-/// Runs the group of this name on a backend and panics unless it passes.
+/// Runs the conformance group of this name on a backend and panics unless it passes.
 ///
 /// # Panics
 /// If there is no such group, if [`Report::assert_ok`] panics, or if the group
@@ -272,18 +277,18 @@ pub fn check<B: Backend>(backend: &B, name: &str) {
         Some(group) => {
             let report = run(backend, group, SEED);
             report.assert_ok();
-            // A group with next to no cases would pass by chance.
+            // A group with only a few cases could pass by chance.
             assert!(report.cases >= 40 && report.values > 20_000, "{report}");
         }
         None => panic!("no conformance group is called {name:?}"),
     }
 }
 
-/// Defines one `#[test]` for each group, on the backend that the expression
-/// opens.
+/// Defines one `#[test]` for each conformance group (one for all weight formats
+/// together), on the backend that the expression opens.
 ///
-/// The expression must return a backend: the caller reports a level that the
-/// machine lacks as not run.
+/// The expression must return a backend. If the machine lacks its instruction-set
+/// level, it is up to the caller to report the tests as not run.
 #[macro_export]
 macro_rules! conformance_tests {
     ($backend:expr) => {
@@ -311,7 +316,7 @@ macro_rules! conformance_tests {
             $crate::check(&$backend, $name);
         })*
 
-        /// The groups of each weight format, one after the other.
+        /// Runs the conformance groups of every weight format, one after the other.
         #[test]
         fn every_format() {
             for group in $crate::groups().iter().filter(|g| g.format().is_some()) {
@@ -319,7 +324,8 @@ macro_rules! conformance_tests {
             }
         }
 
-        /// A group without a line in the macro would never run.
+        /// Checks that every conformance group has a line in the macro: without one it
+        /// would never run.
         #[test]
         fn every_group_is_run() {
             let mut named: Vec<&str> = vec![$($name),*];

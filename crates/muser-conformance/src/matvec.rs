@@ -1,9 +1,10 @@
-//! Projections: every format, batch width and remainder of rows.
+//! Conformance cases of projections (products of weight matrices and activations):
+//! every weight format, many batch widths, every remainder of rows.
 //!
-//! The oracle computes a pool once: up to 256 weight rows times 40
-//! activation rows. A case is a window of both, so that its expected values
-//! are a window of the pool's: the case that checks a width also checks that
-//! width changes nothing, and the oracle, the slow one, is asked once.
+//! The oracle computes a pool of products once: matrices of up to a few hundred rows
+//! times 40 rows of activations. A case takes a part of the rows of both, and its
+//! expected values are that part of the pool's. So a case of any batch width also
+//! checks that the width changes no bit, and the slow oracle runs only once.
 
 use super::compare::Seen;
 use super::fill;
@@ -13,11 +14,12 @@ use muser_ops::project::Operand;
 use muser_ops::{Backend, OpError, Weight, project};
 use muser_quant::{Arithmetic, DType, GROUP, QK};
 
-/// Rows of activations in a pool: the widest batch and room to start
-/// elsewhere.
+/// Rows of activations in a pool of products: more than the widest batch has, so that
+/// batches can begin at different rows.
 const POOL: usize = 40;
 
-/// Matrices of one width with their inputs and what the oracle makes of them.
+/// Weight matrices with the same number of columns, their inputs, and the products that
+/// the oracle computes of them.
 struct Pool {
     cols: usize,
     x: Vec<f32>,
@@ -28,7 +30,7 @@ struct Matrix {
     dtype: DType,
     rows: usize,
     bytes: Vec<u8>,
-    /// `[inputs, rows]`.
+    /// The oracle's products of the matrix with every input, of shape `[inputs, rows]`.
     expected: Vec<f32>,
 }
 
@@ -66,7 +68,8 @@ impl Pool {
         Self { cols, x, matrices }
     }
 
-    /// Runs the windows of `rows` weights and `batch` inputs of the pool.
+    /// Runs one case: random windows of `rows` rows of each matrix and of `batch`
+    /// inputs of the pool.
     fn check<B: Backend>(&self, suite: &mut Suite<'_, B>, rows: &[usize], batch: usize) {
         if suite.full() {
             return;
@@ -99,7 +102,8 @@ impl Pool {
             parts: batch % 4 == 3,
         };
         if suite.width_matters() {
-            // The pool's values are those of single inputs.
+            // The pool's products are those of single inputs; the oracle has to compute
+            // this batch width itself.
             return suite.case(&case);
         }
         let expected: Vec<&[f32]> = expected.iter().map(Vec::as_slice).collect();
@@ -107,8 +111,8 @@ impl Pool {
     }
 }
 
-/// Bytes at any address, with others around them: a format has no alignment,
-/// and what a kernel reads past the end must not matter.
+/// Bytes of weights at an unaligned address with 0xff around them: weight formats have
+/// no alignment, and what a kernel reads past the end must not matter.
 struct Unaligned {
     bytes: Vec<u8>,
     offset: usize,
@@ -131,12 +135,12 @@ impl AsRef<[u8]> for Unaligned {
 
 struct Window<'a> {
     pool: &'a Pool,
-    /// First row and rows of each matrix.
+    /// The first row and the number of rows taken from each matrix of the pool.
     windows: Vec<(usize, usize)>,
     first_input: usize,
     batch: usize,
     offset: usize,
-    /// Whether the first matrix and the others are two calls.
+    /// Whether the first matrix is projected in one call and the others in a second.
     parts: bool,
 }
 
@@ -177,7 +181,7 @@ impl Case for Window<'_> {
         let which = 0..set.len();
         let set = b.bind_set(set)?;
         if self.parts {
-            // The same in two calls, each of a part of the set.
+            // The same products in two calls, each of a part of the projection set.
             let (first, rest) = buffers.split_at_mut(1);
             b.project(self.batch, &set, 0..1, &x.buffer, first)?;
             b.project(self.batch, &set, 1..which.end, &x.buffer, rest)?;
@@ -192,15 +196,17 @@ impl Case for Window<'_> {
     }
 }
 
-/// Batch widths: every remainder of a tile of up to 16, and around 32.
+/// Batch widths that are tried: every remainder of a kernel's tile of up to 16 rows,
+/// and some around 32.
 const BATCHES: [usize; 20] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 31, 32, 33,
 ];
 
-/// Columns with the rows and batch widths that are tried in full product.
+/// A number of columns, with the numbers of rows and the batch widths that are tried
+/// with it in every combination.
 type Grid<'a> = (usize, &'a [usize], &'a [usize]);
 
-/// One matrix.
+/// Runs the cases of products with one weight matrix of this format.
 pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
     const SMALL: [usize; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
     let some_rows = [1, 2, 3, 5, 8, 9, 17];
@@ -210,7 +216,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
             (QK, &SMALL, &BATCHES),
             (QK, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
             (2 * QK, &some_rows, &some_batches),
-            // Tasks of several blocks of rows, with and without rows over.
+            // Enough rows for tasks of several blocks of rows, with and without a
+            // remainder.
             (3 * QK, &[250, 408], &[2, 4, 7, 9, 33]),
             (26 * QK, &[1, 3, 17], &[1, 2, 5, 8, 9, 33]),
             (78 * QK, &[1, 4], &[1, 3, 9]),
@@ -218,7 +225,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
         Arithmetic::Groups => &[
             (QK, &SMALL, &BATCHES),
             (QK, &[64, 250], &[1, 2, 3, 4, 8, 9, 17, 33]),
-            // Rows shorter than 256, and with one to seven groups after whole ones.
+            // Rows shorter than 256 values, and rows with one to seven groups after
+            // whole blocks of 256.
             (GROUP, &some_rows, &some_batches),
             (3 * GROUP, &some_rows, &some_batches),
             (7 * GROUP, &some_rows, &some_batches),
@@ -240,7 +248,7 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
             (257, &some_rows, &some_batches),
             (1000, &some_rows, &some_batches),
             (26 * QK, &[1, 3, 17], &[1, 5, 9]),
-            // A row longer than a task.
+            // A row so long that it is more than one thread's task.
             (32_769, &[1, 2], &[1, 2]),
         ],
     };
@@ -248,7 +256,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
         if suite.full() {
             return;
         }
-        // A few more rows than the largest window, for windows to move.
+        // A few more rows than the largest case takes, so that cases begin at different
+        // rows.
         let most = rows.iter().copied().fold(0, usize::max) + 6;
         let pool = Pool::new(&mut suite.rng, cols, turn, &[(dtype, most)]);
         for &n in rows {
@@ -260,8 +269,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
     every_position_of_the_maximum(suite, dtype);
 }
 
-/// Row p has its largest magnitude at p, once alone and once with its equal
-/// of the other sign somewhere else.
+/// Runs a case whose activations put the largest magnitude of row p at place p, for
+/// every p: once alone, and once with its negative at another place.
 fn every_position_of_the_maximum<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
     let mut x = Vec::with_capacity(2 * QK * QK);
     for tie in [false, true] {
@@ -281,8 +290,8 @@ fn every_position_of_the_maximum<B: Backend>(suite: &mut Suite<'_, B>, dtype: DT
     pool.check(suite, &[3], 2 * QK);
 }
 
-/// Sets of formats and row counts, a single row and a single matrix among
-/// them.
+/// Runs the cases of projection sets (matrices with the same input in one call), of
+/// several formats and numbers of rows; some have a single row or a single matrix.
 pub(super) fn set<B: Backend>(suite: &mut Suite<'_, B>) {
     use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
     let mut sets: Vec<Vec<(DType, usize)>> = vec![
@@ -295,7 +304,8 @@ pub(super) fn set<B: Backend>(suite: &mut Suite<'_, B>) {
         vec![(F16, 16), (F16, 4), (F16, 4)],
     ];
     if !suite.width_matters() {
-        // The strict lane has every format: all in one set, and back.
+        // The strict lane (muser's own arithmetic) has every weight format: one set of
+        // all, and the same in reverse.
         let all = DType::ALL.into_iter().enumerate();
         let all: Vec<_> = all.map(|(i, dtype)| (dtype, [7, 1, 16][i % 3])).collect();
         sets.push(all.iter().copied().rev().collect());

@@ -1,5 +1,5 @@
-//! The three RMS norms: widths around the 256 partial sums of the reduction and far
-//! from any multiple of a vector.
+//! Conformance cases of the three RMS norms: widths around the 256 partial sums of the
+//! reduction, and far from any multiple of a vector register.
 
 use super::compare::Seen;
 use super::fill;
@@ -16,7 +16,7 @@ enum Norm {
 struct Case1 {
     norm: Norm,
     rows: usize,
-    /// Values that one norm spans.
+    /// The number of values that one norm is taken over: a row's, or a head's.
     width: usize,
     eps: f32,
     x: Vec<f32>,
@@ -78,7 +78,7 @@ fn cases<B: Backend>(suite: &mut Suite<'_, B>, norms: &[Norm], widths: &[usize],
                     Norm::Heads { heads } => heads,
                     _ => 1,
                 };
-                // Each head is a row of its own kind.
+                // Each head gets test activations of another kind.
                 let mut activations = |n: usize| -> Vec<f32> {
                     let rows = 0..n;
                     rows.flat_map(|_| {

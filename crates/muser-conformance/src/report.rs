@@ -1,34 +1,35 @@
-//! The result of a group.
+//! Reports the result of one group of conformance cases.
 
 use super::compare::Failure;
 
-/// The result of one group on one backend.
+/// The result of one group of conformance cases on one backend.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The group's name.
+    /// The name of the conformance group.
     pub group: &'static str,
-    /// The backend's level and thread count.
+    /// The backend's name, instruction-set level and thread count.
     pub backend: String,
-    /// The seed of all inputs; `MUSER_SEED` repeats a run.
+    /// The seed of all inputs; a run with this value in `MUSER_SEED` repeats them.
     pub seed: u64,
-    /// Number of cases that ran.
+    /// How many cases of the conformance group ran.
     pub cases: usize,
-    /// Number of values compared, guard rows and read-only operands included.
+    /// How many values were compared, guard rows and read-only operands included.
     pub values: usize,
-    /// What is wrong; a group stops at [`Report::LIMIT`] failures.
+    /// Every failure found; a group of cases stops at [`Report::LIMIT`] failures.
     pub failures: Vec<Failure>,
 }
 
 impl Report {
-    /// Number of failures at which a group stops.
+    /// The number of failures at which a group of conformance cases stops.
     pub const LIMIT: usize = 32;
 
-    /// Returns whether at least one value was compared and none was wrong.
+    /// Returns whether the group of cases passed: at least one value was compared and
+    /// none was wrong.
     pub fn is_ok(&self) -> bool {
         self.cases > 0 && self.values > 0 && self.failures.is_empty()
     }
 
-    /// Panics unless [`Report::is_ok`].
+    /// Panics unless the group of cases passed, as [`Report::is_ok`] tells.
     ///
     /// # Panics
     /// If the group failed, with the seed and the first three failures.

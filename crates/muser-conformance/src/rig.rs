@@ -1,4 +1,5 @@
-//! Buffers with guard rows, and the comparison of a case on both backends.
+//! Runs a case of the conformance suite on the oracle and on the subject (the backend
+//! under test), over buffers with guard rows, and compares the two.
 
 use super::compare::{self, Failure, GUARD, Mismatch, POISON, Seen};
 use super::report::Report;
@@ -6,7 +7,7 @@ use super::rng::Rng;
 use muser_ops::oracle::Oracle;
 use muser_ops::{Backend, Lane, OpError, pinned};
 
-/// A buffer of a backend, with the values that it was filled with.
+/// A backend's buffer with guard rows, and the values that it was filled with.
 pub(super) struct Guarded<B: Backend> {
     label: &'static str,
     pub(super) buffer: B::Buffer,
@@ -15,7 +16,7 @@ pub(super) struct Guarded<B: Backend> {
 }
 
 impl<B: Backend> Guarded<B> {
-    /// Creates an operand that the operation only reads.
+    /// Creates a buffer with guard rows for an operand that the operation only reads.
     pub(super) fn input(
         b: &B,
         label: &'static str,
@@ -25,7 +26,8 @@ impl<B: Backend> Guarded<B> {
         Self::new(b, label, width, values.to_vec(), 0)
     }
 
-    /// Creates an operand that the operation reads and overwrites.
+    /// Creates a buffer with guard rows for an operand that the operation reads and
+    /// overwrites.
     pub(super) fn in_place(
         b: &B,
         label: &'static str,
@@ -35,7 +37,7 @@ impl<B: Backend> Guarded<B> {
         Self::new(b, label, width, values.to_vec(), values.len())
     }
 
-    /// Creates an operand that the operation only writes.
+    /// Creates a buffer with guard rows for an operand that the operation only writes.
     pub(super) fn output(
         b: &B,
         label: &'static str,
@@ -45,8 +47,8 @@ impl<B: Backend> Guarded<B> {
         Self::new(b, label, width, vec![POISON; rows * width], rows * width)
     }
 
-    /// Adds at least two guard rows and 64 guard values: more than one store of
-    /// a kernel writes.
+    /// Creates a buffer with at least two guard rows and 64 guard values behind its
+    /// values: more than one store instruction of a kernel writes.
     fn new(
         b: &B,
         label: &'static str,
@@ -66,7 +68,7 @@ impl<B: Backend> Guarded<B> {
         })
     }
 
-    /// Reads the buffer back.
+    /// Reads the buffer back after the operation, guard rows included.
     pub(super) fn see(self, b: &B) -> Result<Seen, OpError> {
         let rows = self.before.len() / b.width(&self.buffer).max(1);
         let after = b.read(&self.buffer, rows)?.into_owned();
@@ -79,21 +81,23 @@ impl<B: Backend> Guarded<B> {
     }
 }
 
-/// Creates a cache without layers for each run, for operations that read the
-/// plan of a batch and no cache.
+/// Creates a KV cache without layers for each of a batch's `runs` sequences, for
+/// operations that use the batch's plan and no cache.
 pub(super) fn caches<B: Backend>(b: &B, runs: usize) -> Vec<B::Kv> {
     (0..runs).map(|_| b.kv(&[])).collect()
 }
 
-/// A case: inputs, and an operation on them that runs on any backend.
+/// A case of the conformance suite: inputs, and an operation on them that runs on any
+/// backend.
 pub(super) trait Case {
-    /// Returns the description of the case for a report.
+    /// Returns the description of the case (shapes and inputs) for a report.
     fn name(&self) -> String;
-    /// Runs the case and returns every operand as it was before and after.
+    /// Runs the case on a backend and returns every operand as it was before and after.
     fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError>;
 }
 
-/// Prints the case to standard error if the subject panics.
+/// Prints the case and the seed to standard error if the subject (the backend under
+/// test) panics.
 struct Announce<'a, C: Case>(&'a C, u64);
 
 impl<C: Case> Drop for Announce<'_, C> {
@@ -104,7 +108,7 @@ impl<C: Case> Drop for Announce<'_, C> {
     }
 }
 
-/// The cases of one group on one backend.
+/// Runs the cases of one conformance group on one backend and collects the report.
 pub(super) struct Suite<'a, B: Backend> {
     pub(super) subject: &'a B,
     pub(super) rng: Rng,
@@ -112,13 +116,14 @@ pub(super) struct Suite<'a, B: Backend> {
 }
 
 impl<B: Backend> Suite<'_, B> {
-    /// Returns whether the report is full, so that the loops over cases can
-    /// end.
+    /// Returns whether the report has as many failures as it may, so that the loops
+    /// over cases end.
     pub(super) fn full(&self) -> bool {
         self.report.failures.len() >= Report::LIMIT
     }
 
-    /// Runs a case on the oracle of the subject's lane.
+    /// Runs a case on the oracle that computes in the lane (the arithmetic) of the
+    /// backend under test.
     pub(super) fn oracle(&self, case: &impl Case) -> Result<Vec<Seen>, OpError> {
         let info = self.subject.info();
         match info.lane {
@@ -130,13 +135,14 @@ impl<B: Backend> Suite<'_, B> {
         }
     }
 
-    /// Returns whether the bits of the subject's lane depend on the width of a
-    /// batch.
+    /// Returns whether the width of a batch affects the bits in the lane (the
+    /// arithmetic) of the backend under test.
     pub(super) fn width_matters(&self) -> bool {
         self.subject.info().lane.width_matters()
     }
 
-    /// Runs a case on the oracle and on the subject, and compares.
+    /// Runs a case on the oracle and on the subject (the backend under test), and
+    /// compares the two.
     pub(super) fn case(&mut self, case: &impl Case) {
         match self.oracle(case) {
             Ok(want) => {
@@ -147,13 +153,14 @@ impl<B: Backend> Suite<'_, B> {
                     .collect();
                 self.case_against(case, &expected);
             }
-            // A case that the oracle refuses is a fault of the suite.
+            // If the oracle refuses a case, the suite itself is wrong: reported as a
+            // failure.
             Err(e) => self.fail(case, "oracle", 0, Mismatch::Refused(e.to_string())),
         }
     }
 
-    /// Runs a case on the subject and compares. `expected` has the values of
-    /// each operand that is written, in order.
+    /// Runs a case on the subject (the backend under test) and compares it with
+    /// `expected`: the values of each written operand, in order.
     pub(super) fn case_against(&mut self, case: &impl Case, expected: &[&[f32]]) {
         self.report.cases += 1;
         let announce = Announce(case, self.report.seed);

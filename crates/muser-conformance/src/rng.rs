@@ -1,13 +1,14 @@
-//! SplitMix64, the random numbers of the suite. They depend on one seed, which
-//! every report prints.
+//! Generates the random numbers of the conformance suite with SplitMix64. They depend
+//! only on one seed, which the report of every failed group prints, and the group's
+//! name.
 
-/// A stream of random numbers; the same seed gives the same stream anywhere.
+/// A stream of random numbers: the same seed gives the same stream on any machine.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// Starts the stream of `seed` for a name: each group has inputs of its
-    /// own.
+    /// Starts the stream of random numbers of a seed and a group's name, so that each
+    /// conformance group has inputs of its own.
     pub(super) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a: unlike the standard library's hash, it never changes with the
         // Rust version.
@@ -28,34 +29,34 @@ impl Rng {
         (self.bits() >> 56) as u8
     }
 
-    /// Returns a number in `0..n`; 0 if `n` is 0.
+    /// Returns a random number in `0..n`; 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
-    /// Returns one element of a list.
+    /// Returns a random element of a list.
     pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// Returns one element of a list, or its negative.
+    /// Returns a random element of a list, or its negative.
     pub(super) fn pick_signed(&mut self, of: &[f32]) -> f32 {
         let x = self.pick(of);
         self.sign(x)
     }
 
-    /// Returns a uniform value in `-1..1`, a multiple of 2^-24.
+    /// Returns a uniformly distributed random value in `-1..1`, a multiple of 2^-24.
     pub(super) fn signed(&mut self) -> f32 {
         (self.bits() >> 39) as f32 / (1 << 24) as f32 - 1.0
     }
 
-    /// Returns a roughly normal value of variance 1: the sum of three uniform
-    /// values.
+    /// Returns a random value of roughly normal distribution and variance 1: the sum of
+    /// three uniform ones.
     pub(super) fn normal(&mut self) -> f32 {
         self.signed() + self.signed() + self.signed()
     }
 
-    /// Returns `x` or `-x`.
+    /// Returns `x` or `-x`, at random.
     pub(super) fn sign(&mut self, x: f32) -> f32 {
         if self.bits() >> 63 == 0 { x } else { -x }
     }

@@ -1,4 +1,5 @@
-//! Rotary encoding: head widths, positions near zero and far out.
+//! Conformance cases of rotary position encoding: widths and numbers of heads,
+//! positions near zero and far out.
 
 use super::compare::Seen;
 use super::fill;
@@ -11,9 +12,10 @@ struct Rope {
     heads: usize,
     first: usize,
     rows: usize,
-    /// Rows of the same sequence before those that are rotated.
+    /// How many rows of the same sequence precede those that get the rotary encoding.
     spare: usize,
-    /// Rows of another sequence before them.
+    /// How many rows of another sequence come first in the batch, without rotary
+    /// encoding.
     other: usize,
     x: Vec<f32>,
 }
@@ -40,7 +42,8 @@ impl Case for Rope {
             base: self.base,
             head_dim: self.head_dim,
         })?;
-        // The rows, or the last of more rows, and another sequence before them.
+        // All rows of a sequence, or only its last ones (the batch's kept rows), with
+        // another sequence before it.
         let runs = [
             Run {
                 first: 5,

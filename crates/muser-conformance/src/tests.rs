@@ -1,5 +1,5 @@
-//! The suite on the oracle, and the suite on backends that are wrong in one
-//! way each.
+//! Tests the conformance suite itself: the oracle passes it, and backends with one
+//! planted defect each fail it.
 
 use super::broken::{Defect, broken};
 use super::{Group, Report, SEED, groups, parse_seed, run_with};
@@ -9,15 +9,16 @@ mod on_the_oracle {
     crate::conformance_tests!(muser_ops::oracle::Oracle);
 }
 
-/// A backend that measures another keeps every bit of it.
+/// Checks that a backend which measures another one's operations does not change their
+/// bits.
 mod on_the_measured_oracle {
     use muser_ops::{oracle::Oracle, profiler::Profiled};
     use std::sync::Arc;
     crate::conformance_tests!(Profiled::new(Arc::new(Oracle)));
 }
 
-/// Whether the suite sees the defect; a defect that it sees is reported as what
-/// it is, with where it is.
+/// Returns whether a conformance group finds a planted defect; checks that the
+/// failure's message names the group and the seed.
 fn caught(group: Group, defect: Defect) -> bool {
     let report = run_with(&broken(defect), group, SEED);
     assert!(report.cases > 0);
@@ -31,7 +32,8 @@ fn caught(group: Group, defect: Defect) -> bool {
     true
 }
 
-/// Defects that any operation can have.
+/// Plants the defects that any operation can have, and checks that every conformance
+/// group finds them.
 #[test]
 fn every_group_catches_what_can_be_wrong_anywhere() {
     use Defect::*;
@@ -47,7 +49,8 @@ fn every_group_catches_what_can_be_wrong_anywhere() {
     ];
     for group in groups() {
         for defect in defects {
-            // Embedding and the operations in place have no other operand.
+            // Embedding and the operations on one buffer in place have no input that
+            // could change.
             let no_input = matches!(
                 group,
                 Group::Embed(_) | Group::HeadNorm | Group::Rope | Group::SoftCap
@@ -55,7 +58,7 @@ fn every_group_catches_what_can_be_wrong_anywhere() {
             if no_input && defect == InputChanged {
                 continue;
             }
-            // A choice writes no buffer.
+            // Choosing tokens writes no buffer, so it has no guard rows.
             let of_buffers = matches!(defect, GuardRow | LastGuard | NanForNumber);
             if group == Group::Choose && of_buffers {
                 continue;
@@ -65,7 +68,8 @@ fn every_group_catches_what_can_be_wrong_anywhere() {
     }
 }
 
-/// Defects of one operation's arithmetic.
+/// Plants the defects of one operation's arithmetic, and checks that the operation's
+/// conformance groups find them.
 #[test]
 fn faults_of_one_operation_are_caught() {
     use DType::{BF16, F16, F32, Q4K, Q5K};
@@ -105,7 +109,7 @@ fn faults_of_one_operation_are_caught() {
         (ChoosesPastNan, &[Choose]),
         (SumsInOrder, &[Choose]),
     ];
-    // Every format of an arithmetic that has the defect in it.
+    // The groups of every weight format whose arithmetic can have the defect.
     let of = |arithmetic: Arithmetic| arithmetic.formats().iter().map(|&d| Matvec(d));
     let groups: Vec<Group> = of(Arithmetic::Groups).collect();
     let quantised: Vec<Group> = of(Arithmetic::Superblocks).chain(groups.clone()).collect();

@@ -1,6 +1,7 @@
-//! Cases of attention over several sequences in one batch: each sequence must
-//! get the bits that it gets alone. Sequences differ in length, some only
-//! store, two layers are of different kinds, and some sequences share a past.
+//! Conformance cases of attention over several sequences in one batch: each sequence
+//! must get the bits that it gets alone. Sequences differ in length, some only store K
+//! and V, one layer has a window and the other has none, and some sequences share their
+//! first positions.
 
 use super::compare::Seen;
 use super::fill;
@@ -12,16 +13,18 @@ const HEAD_DIM: usize = 64;
 const CONTEXT: usize = 1024;
 const MAX_BATCH: usize = 80;
 
-/// A batch: the number of rows and of kept rows of each sequence.
+/// A batch of several sequences: for each its number of rows, and how many of them at
+/// the end are kept (get attention computed).
 type Batch = Vec<(usize, usize)>;
 
 struct Together {
     kv_heads: usize,
     window: usize,
-    /// Number of positions that all sequences share at their beginning.
+    /// The number of positions at their beginning that all sequences of the case share.
     past: usize,
     batches: Vec<Batch>,
-    /// Whether each sequence is a batch of its own instead.
+    /// Whether each sequence runs in batches of its own, as the oracle computes the
+    /// expected values.
     alone: bool,
     q: Vec<f32>,
     k: Vec<f32>,
@@ -48,8 +51,8 @@ impl Together {
         (attention, layout)
     }
 
-    /// Collects the rows of an input for these runs. Token t of sequence s has
-    /// row `s · 131 + t` of a pool of rows; row numbers wrap around at its end.
+    /// Collects the rows of Q, K or V for a batch's sequences. Token t of sequence s
+    /// has row `s · 131 + t` of a pool of rows; row numbers wrap around at its end.
     fn rows(pool: &[f32], width: usize, runs: &[(usize, Run)], kept: bool) -> Vec<f32> {
         let count = pool.len() / width;
         let mut all = Vec::new();
@@ -63,7 +66,8 @@ impl Together {
         all
     }
 
-    /// Runs one batch of these sequences through both layers.
+    /// Runs one batch of these sequences through both layers and adds their operands to
+    /// `seen`.
     fn batch<B: Backend>(
         &self,
         b: &B,
@@ -182,13 +186,13 @@ pub(super) fn together<B: Backend>(suite: &mut Suite<'_, B>) {
 }
 
 impl Together {
-    /// Compares the subject with the oracle, which computes each sequence
-    /// alone.
+    /// Compares the subject (the backend under test) with the oracle, which computes
+    /// each sequence alone.
     fn check<B: Backend>(mut self, suite: &mut Suite<'_, B>) {
         self.alone = true;
         let expected = match suite.oracle(&self) {
             Ok(seen) => self.in_batches(&seen),
-            // The oracle refuses the case: reported as such.
+            // The oracle refuses the case: the suite reports that as a failure.
             Err(_) => return suite.case(&self),
         };
         self.alone = false;
@@ -196,15 +200,15 @@ impl Together {
         suite.case_against(&self, &expected);
     }
 
-    /// Reorders the outputs of the sequences computed alone into those of the
-    /// batches.
+    /// Reorders the outputs of sequences that were computed alone into the order of
+    /// their batches' outputs.
     fn in_batches(&self, alone: &[Seen]) -> Vec<Vec<f32>> {
         let mut outs = alone.chunks_exact(8);
         let mut all = Vec::new();
         for batch in &self.batches {
             let mut of_layer = [Vec::new(), Vec::new()];
             for _ in batch.iter().filter(|run| run.0 > 0) {
-                // k, v, q and out of two layers.
+                // For each sequence the operands k, v, q and out, of two layers.
                 let seen = outs.next().unwrap_or_default();
                 for (layer, of) in of_layer.iter_mut().zip(seen.chunks_exact(4)) {
                     layer.extend_from_slice(&of[3].after[..of[3].written]);

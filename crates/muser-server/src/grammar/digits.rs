@@ -1,8 +1,9 @@
-//! Ranges of whole numbers as regular expressions over their digits.
+//! Writes ranges of whole numbers as regular expressions over their decimal digits.
 
 use std::fmt::Write as _;
 
-/// The whole numbers from one to another, both included.
+/// Returns the regular expression of the whole numbers from `low` to `high`, both
+/// included; `low` must not be larger.
 pub(super) fn range(low: i128, high: i128) -> String {
     let mut options = Vec::new();
     if low < 0 {
@@ -16,10 +17,11 @@ pub(super) fn range(low: i128, high: i128) -> String {
     format!("({})", options.join("|"))
 }
 
-/// The same without signs; nothing if the first is larger.
+/// Returns the regular expression of the unsigned whole numbers from `low` to `high`,
+/// both included; one that matches no text if `low` is larger.
 pub(super) fn unsigned(low: u128, high: u128) -> String {
     if low > high {
-        // Fits no text.
+        // An expression that matches no text.
         return "[^\\x00-\\x{10FFFF}]".to_owned();
     }
     let length = |n: u128| n.to_string().len();
@@ -41,7 +43,8 @@ pub(super) fn unsigned(low: u128, high: u128) -> String {
     format!("({})", options.join("|"))
 }
 
-/// The digit strings from one to another of the same length.
+/// Writes the regular expression of the strings of digits from `low` to `high`, which
+/// have the same length.
 fn between(low: &str, high: &str, out: &mut String) {
     let (Some(a), Some(b)) = (low.bytes().next(), high.bytes().next()) else {
         return;

@@ -1,8 +1,8 @@
-//! The masks of one answer, computed on a thread of its own.
+//! Computes the token masks of one constrained answer on a thread of its own.
 //!
-//! A mask is computed while the model's next pass is: it is usually there when
-//! it is needed. One that is late holds up its own answer only, and after its
-//! time ends that answer.
+//! The mask of the next token is computed during the model's forward pass, so it is
+//! usually there when it is needed. A late mask delays its own answer only, and ends
+//! that answer when the limit for one mask is passed.
 
 use super::Grammar;
 use super::vocabulary::first_line;
@@ -14,34 +14,37 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long an answer waits to learn whether a token ended it.
+/// How long an answer waits for the grammar's thread to say whether the token just
+/// chosen completes the answer.
 const ACCEPT: Duration = Duration::from_millis(20);
 
-/// What the thread tells.
+/// What the grammar's thread reports to the answer.
 enum Told {
-    /// The token was taken; whether nothing may follow.
+    /// The grammar took the token; holds whether nothing may follow it.
     Taken(bool),
-    /// The tokens that may come next.
+    /// The mask of the tokens that the grammar allows next.
     Mask(SimpleVob),
-    /// It cannot go on.
+    /// The grammar library gave up, for this reason.
     Failed(String),
 }
 
-/// The masks of one answer.
+/// The token masks of one constrained answer, and the thread that computes them.
 pub(crate) struct Masks {
     tokens: Option<Sender<Token>>,
     told: Receiver<Told>,
-    /// Set by the thread.
+    /// Stops the computation of a mask; set by the thread once it has its copy of the
+    /// grammar.
     cancel: Arc<OnceLock<CancellationHandle>>,
     mask: Option<SimpleVob>,
     complete: bool,
-    /// When the mask was asked for.
+    /// The time at which the current token mask was requested.
     since: Instant,
     time: Duration,
 }
 
 impl Masks {
-    /// Starts the thread, with the first mask.
+    /// Starts the thread that computes an answer's token masks, with the mask of the
+    /// first token.
     ///
     /// # Errors
     /// The system has no thread.
@@ -54,10 +57,10 @@ impl Masks {
             .name("mask".into())
             .stack_size(grammar.stack)
             .spawn(move || {
-                // A copy with all its tables, which takes a while.
+                // Copies the compiled grammar with all its tables, which takes a while.
                 let matcher = grammar_of.matcher();
                 if let Some(cancel) = matcher.cancellation_handle() {
-                    // Nobody else sets it.
+                    // Cannot fail: only this thread sets the handle.
                     let _ = handle.set(cancel);
                 }
                 serve(matcher, &inbox, &outbox);
@@ -74,7 +77,7 @@ impl Masks {
         })
     }
 
-    /// Waits so long at most for the mask; whether it is there.
+    /// Waits at most `patience` for the token mask; returns whether it is there.
     ///
     /// # Errors
     /// It took its time and more, or the library gave up.
@@ -105,13 +108,13 @@ impl Masks {
         Ok(())
     }
 
-    /// The mask, once it is ready.
+    /// Returns the mask of the tokens that may come next; `None` while it is not ready.
     pub(crate) fn mask(&self) -> Option<&SimpleVob> {
         self.mask.as_ref()
     }
 
-    /// Goes on by a token; whether it is known that nothing may follow. Where
-    /// that is not known yet, the next mask says so.
+    /// Gives the grammar the chosen token; returns whether the answer is known to be
+    /// complete. A thread that is late says so with the next token mask.
     ///
     /// # Errors
     /// The library gave up.
@@ -135,12 +138,13 @@ impl Drop for Masks {
         if let Some(cancel) = self.cancel.get() {
             cancel.cancel();
         }
-        // The thread ends with its inbox.
+        // Dropping the sender ends the thread.
         self.tokens = None;
     }
 }
 
-/// Takes tokens and tells masks until nobody asks.
+/// Runs the grammar's thread: sends a token mask, receives the chosen token, and so on
+/// until the answer drops its ends of the channels.
 fn serve(mut matcher: Matcher, inbox: &Receiver<Token>, outbox: &Sender<Told>) {
     let failed = |error: &dyn std::fmt::Display| Told::Failed(first_line(&error.to_string()));
     loop {
@@ -168,7 +172,8 @@ fn serve(mut matcher: Matcher, inbox: &Receiver<Token>, outbox: &Sender<Told>) {
 mod tests {
     use super::*;
 
-    /// Masks of a thread that tells what the test tells.
+    /// Returns an answer's masks without a thread: the test itself sends what the
+    /// thread would, and receives the tokens.
     fn masks(time: Duration) -> (Masks, Sender<Told>, Receiver<Token>) {
         let (tokens, inbox) = channel();
         let (outbox, told) = channel();
@@ -192,7 +197,8 @@ mod tests {
         }
         thread.send(Told::Mask(SimpleVob::alloc(8))).unwrap();
         assert!(masks.ready(Duration::ZERO).unwrap());
-        // Whether it is over is told with the next mask if not at once.
+        // Whether the answer is complete comes with the next mask if it does not come
+        // at once.
         assert!(!masks.push(5).unwrap());
         assert_eq!(inbox.try_recv(), Ok(5));
         assert!(!masks.ready(Duration::ZERO).unwrap());

@@ -1,12 +1,12 @@
-//! Schemas that a value has to fit at once, as one; and whether a value could
-//! fit two.
+//! Joins JSON schemas that a value has to fit at once (`allOf`) into one, and finds out
+//! whether a value could fit two branches of a `oneOf`.
 
 use super::schema::{Plain, Refusal};
 use super::string::length;
 use muser_text::chat::Types;
 use serde_json::{Map, Value, json};
 
-/// The schema of what fits both; `None` if nothing does.
+/// Returns the schema of the values that fit both schemas; `None` if no value does.
 ///
 /// # Errors
 /// Words that cannot be joined.
@@ -34,7 +34,8 @@ pub(super) fn both(a: &Plain, b: &Plain) -> Result<Option<Plain>, Refusal> {
     Ok((all.types != Types::NONE).then_some(all))
 }
 
-/// What an object's additional properties have to fit, if anything.
+/// Returns the schema of an object's `additionalProperties`; `None` if it allows
+/// anything.
 fn additional(words: &Map<String, Value>) -> Option<&Value> {
     let found = words.get("additionalProperties");
     found.filter(|v| **v != Value::Bool(true) && !v.as_object().is_some_and(Map::is_empty))
@@ -100,8 +101,8 @@ fn words(
     Ok(all)
 }
 
-/// The properties of both: a name that only one declares is additional for the
-/// other.
+/// Joins the `properties` of two object schemas: a name that only one of them declares
+/// also has to fit the other's `additionalProperties`.
 fn properties(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<Value> {
     let of = |words: &Map<String, Value>| {
         let found = words.get("properties").and_then(Value::as_object);
@@ -132,7 +133,8 @@ fn properties(a: &Map<String, Value>, b: &Map<String, Value>) -> Option<Value> {
 
 fn union(a: &Value, b: &Value) -> Value {
     let (Value::Array(ours), Value::Array(theirs)) = (a, b) else {
-        // Neither is read as a list of names; the first says so.
+        // One of the two is no array: keeps the first, which is refused when it is
+        // read.
         return a.clone();
     };
     let mut all = ours.clone();
@@ -140,7 +142,7 @@ fn union(a: &Value, b: &Value) -> Value {
     Value::Array(all)
 }
 
-/// The larger of two numbers, or the smaller.
+/// Returns the larger of two JSON numbers, or the smaller if `larger` is not set.
 fn tighter(a: &Value, b: &Value, larger: bool) -> Value {
     let whole = |v: &Value| v.as_i64().map(i128::from).or(v.as_u64().map(i128::from));
     let above = match (whole(a), whole(b)) {
@@ -154,7 +156,8 @@ fn tighter(a: &Value, b: &Value, larger: bool) -> Value {
     }
 }
 
-/// Keeps of the listed values those that fit the types and words.
+/// Removes from a schema's `enum` or `const` values those that do not fit its types and
+/// other keywords.
 ///
 /// # Errors
 /// A word beside a list that says nothing about it in advance.
@@ -229,15 +232,15 @@ fn fits(value: &Value, plain: &Plain) -> Result<bool, Refusal> {
     Ok(true)
 }
 
-/// Whether a word bounds values of this one's type.
+/// Returns whether a schema keyword (`minItems`, …) bounds values of this value's type.
 fn speaks_of(word: &str, value: &Value) -> bool {
     let types = Types::of(value);
     let mut all = super::schema::WORDS.iter();
     all.any(|(of, can, cannot)| types.has(*of) && (can.contains(&word) || cannot.contains(&word)))
 }
 
-/// Refuses branches of a `oneOf` that are not plainly disjoint: a value that
-/// fits two is none of `oneOf`, and decoding could not tell in time.
+/// Refuses the branches of a `oneOf` unless they are plainly disjoint: a value that
+/// fits two branches does not fit the `oneOf`, and a grammar cannot rule that out.
 pub(super) fn disjoint(branches: &[Vec<Plain>], at: &str) -> Result<(), Refusal> {
     for (j, later) in branches.iter().enumerate() {
         for (i, earlier) in branches.iter().enumerate().take(j) {
@@ -257,7 +260,8 @@ pub(super) fn disjoint(branches: &[Vec<Plain>], at: &str) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Whether no value fits both, as far as that is plain.
+/// Returns whether it is plain that no value fits both schemas: by type, by listed
+/// values, or by a required property.
 fn apart(a: &Plain, b: &Plain) -> bool {
     let common = a.kinds().and(b.kinds());
     if common == Types::NONE {
@@ -295,7 +299,8 @@ fn apart(a: &Plain, b: &Plain) -> bool {
     told || ours.iter().any(|name| forbids(b, name)) || theirs.iter().any(|name| forbids(a, name))
 }
 
-/// The values that a schema lists itself.
+/// Returns the values that a schema lists by `const` or `enum`, or by a `const` inside
+/// its `allOf`.
 fn listed(schema: &Value) -> Option<Vec<Value>> {
     if let Some(value) = schema.get("const") {
         return Some(vec![value.clone()]);
@@ -308,11 +313,13 @@ fn listed(schema: &Value) -> Option<Vec<Value>> {
     each.find_map(|part| Some(vec![part.get("const")?.clone()]))
 }
 
-/// Whether two values are the same to JSON schema, for which 1.0 is 1.
+/// Returns whether JSON schema may take two values as equal: 1.0 equals 1, and two
+/// arrays, or two objects, are always taken as equal.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
-        // Inside of arrays and objects numbers may differ in form only.
+        // Numbers inside arrays and objects may differ in form only (1 and 1.0), so two
+        // of them always count as equal.
         (Value::Array(_), Value::Array(_)) | (Value::Object(_), Value::Object(_)) => true,
         _ => a == b,
     }

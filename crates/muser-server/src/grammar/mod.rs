@@ -1,4 +1,5 @@
-//! Constrained decoding: which tokens may come next.
+//! Constrained decoding: makes a grammar of a JSON schema, a regular expression or the
+//! request's tools, and from it the mask of tokens that an answer may go on with.
 //!
 //! ```text
 //! schema ─ limits ─► value, tool: rules ─► text ─► quarantine: may it? ─► compiled
@@ -6,10 +7,11 @@
 //!                         an answer's own thread: mask, token, mask … ◄────┘
 //! ```
 //!
-//! A schema is read by code of ours, which knows what can be decoded and
-//! refuses the rest by word and place. The grammar library gets flat rules, in
-//! a worker process first; what a worker could not do within time, memory and
-//! stack never gets here.
+//! The schema is read here and not by the grammar library: what cannot be decoded is
+//! refused with the keyword and its place in the schema. The library (llguidance) gets
+//! flat rules, and a worker process, if the options name one, compiles them first: a
+//! grammar that exceeds the worker's time, memory or stack is never compiled in the
+//! server.
 
 mod digits;
 mod masks;
@@ -49,51 +51,58 @@ use std::sync::{Arc, Mutex, PoisonError};
 use value::Compiler;
 use vocabulary::Vocabulary;
 
-/// Bytes of all grammars that are kept.
+/// The most bytes of grammar text in the cache of compiled and refused grammars.
 const KEPT_BYTES: usize = 4 << 20;
-/// Calls in one answer.
+/// The most tool calls that a grammar allows in one answer.
 const MOST_CALLS: usize = 128;
 
-/// The forms that an answer may have to take.
+/// What a request may demand of an answer's content: JSON of a schema, a pattern, or
+/// one of several texts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// JSON that fits a schema.
+    /// The answer is JSON that fits this schema.
     Json(Value),
-    /// A text that a regular expression matches whole.
+    /// The answer is a text that this regular expression matches from the first to the
+    /// last character.
     Pattern(String),
-    /// One of these texts.
+    /// The answer is exactly one of these texts.
     Choice(Vec<String>),
 }
 
-/// What an answer has to fit, as text that is not compiled yet.
+/// The grammar that an answer has to fit, as text in the library's Lark syntax, not yet
+/// compiled.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
-    /// The field that it comes from.
+    /// The field of the request that asks for the grammar; errors name it.
     param: String,
     lark: Arc<str>,
 }
 
-/// A digest of a grammar's text.
+/// The SHA-256 of a grammar's text, by which compiled grammars are cached.
 type Key = [u8; 32];
 
-/// What came of a grammar: its key, its bytes, the grammar or why it is refused.
+/// An entry of the cache of grammars: the hash of the grammar's text, its length in
+/// bytes, and the compiled grammar or the reason for which it was refused.
 type Kept = (Key, usize, Result<Grammar, String>);
 
-/// Makes grammars over one model's vocabulary.
+/// Makes and compiles the grammars of requests, over one model's vocabulary.
 pub(crate) struct Grammars {
     factory: ParserFactory,
-    /// How the model writes its answers in a chat.
+    /// The markup that the model's chat format writes around content, reasoning and
+    /// tool calls.
     markup: Markup,
     limits: GrammarLimits,
     schema: SchemaLimits,
-    /// `None` where there is no command line for workers.
+    /// The worker processes that try each grammar first; `None` if the options have no
+    /// command line for them.
     quarantine: Option<Quarantine>,
-    /// What came of grammars of late, the latest last.
+    /// The cache of compiled and refused grammars, least recently used first.
     kept: Mutex<VecDeque<Kept>>,
 }
 
 impl Grammars {
-    /// Over the model's tokens. Costs a walk over the vocabulary.
+    /// Creates the maker of grammars for a model's tokenizer; walks over the whole
+    /// vocabulary once, and starts the threads that run workers.
     pub(crate) fn new(
         codec: &Codec,
         worker: Option<&[OsString]>,
@@ -121,8 +130,9 @@ impl Grammars {
         })
     }
 
-    /// An answer of a form that `param` asks for: in a chat with its header,
-    /// after reasoning if it may.
+    /// Writes the grammar of an answer whose content has the form that the request's
+    /// field `param` asks for. With `chat` it begins with the chat format's header;
+    /// with `reason` reasoning may come before it.
     pub(crate) fn answer(
         &self,
         param: &str,
@@ -161,8 +171,9 @@ impl Grammars {
         self.draft(param, rules, answer, chat && reason)
     }
 
-    /// An answer that calls one of these tools, each with the field that has its
-    /// schema, or several.
+    /// Writes the grammar of an answer that calls one of these tools, or several if
+    /// `parallel` is set. Each tool comes with the request's field that holds its
+    /// schema.
     pub(crate) fn calls(
         &self,
         tools: &[(String, &Tool)],
@@ -201,7 +212,9 @@ impl Grammars {
         self.draft("tools", rules, answer, reason)
     }
 
-    /// The answer's sequence as a grammar, after reasoning if it may.
+    /// Turns the rules and the sequence of an answer into a grammar's text; with
+    /// `reason` reasoning may come before the answer, where the chat format has markup
+    /// for it.
     fn draft(
         &self,
         param: &str,
@@ -227,8 +240,8 @@ impl Grammars {
         })
     }
 
-    /// Compiles a draft once it has passed a worker. Dropping what this
-    /// returns ends the worker's trial.
+    /// Compiles a grammar's text once a worker process has compiled it on trial.
+    /// Dropping the returned future ends the trial.
     ///
     /// # Errors
     /// It cannot be decoded within the limits: 400, before anything is.
@@ -249,7 +262,8 @@ impl Grammars {
                 verdict.await.unwrap_or(Verdict::Left)
             }
         };
-        // On a busy machine what is too slow now may compile later.
+        // A refusal for time is not cached: on a busy machine the grammar may compile
+        // later.
         let lasts = !matches!(verdict, Verdict::TooLong);
         let seconds = self.limits.time.as_secs_f64();
         let refused = match verdict {
@@ -325,7 +339,7 @@ impl Grammars {
     }
 }
 
-/// A grammar, compiled: what answers begin with.
+/// A compiled grammar in its initial state, of which every answer gets a copy.
 #[derive(Clone)]
 pub(crate) struct Grammar {
     matcher: Arc<Mutex<Matcher>>,
@@ -341,20 +355,20 @@ impl std::fmt::Debug for Grammar {
 }
 
 impl Grammar {
-    /// One that goes its own way.
+    /// Returns a copy of the compiled grammar for one answer, with a state of its own.
     fn matcher(&self) -> Matcher {
         let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner);
         matcher.deep_clone()
     }
 
-    /// Tokens of reasoning before the answer.
+    /// Returns the most tokens of reasoning that may come before a constrained answer.
     pub(crate) fn reasoning(&self) -> usize {
         self.reasoning
     }
 }
 
-/// The markup without what needs several messages, if a token of that is not in
-/// the vocabulary or ends the answer.
+/// Returns the chat format's markup without reasoning, or without a second call, if one
+/// of their control tokens is missing from the vocabulary or ends an answer.
 fn within(mut markup: Markup, goes_on: impl Fn(&str) -> bool) -> Markup {
     let all_go_on = |pieces: &[Piece]| {
         pieces.iter().all(|piece| match piece {

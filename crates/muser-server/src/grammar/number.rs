@@ -1,26 +1,28 @@
-//! Numbers of a schema as regular expressions, exact to the digit.
+//! Writes the numbers that a JSON schema allows as regular expressions, exact to the
+//! digit.
 //!
-//! Whole numbers are bounded with 128-bit arithmetic, others on their decimal
-//! digits; nothing passes through a float. A number without bounds has at most
-//! 18 digits if it is whole, so that it fits 64 bits, and otherwise 15 before
-//! and after the point, so that an answer ends.
+//! Bounds of whole numbers are computed in 128-bit integers, others on their decimal
+//! digits; none passes through a float. Without bounds an integer has at most 18
+//! digits, so that it fits 64 bits, and any other number at most 15 before and 15 after
+//! the point, so that an answer ends.
 
 use super::digits::{range, unsigned};
 use serde_json::{Number, Value};
 use std::fmt::Write as _;
 
-/// The largest whole number that is written where the schema sets no bound.
+/// The largest magnitude of an integer for which the schema sets no bound.
 const WHOLE: i128 = 999_999_999_999_999_999;
-/// Whole numbers up to here are what a double holds exactly.
+/// 2^53: below it a double holds every whole number exactly.
 const EXACT: u64 = 1 << 53;
-/// Digits after the point of a number without bounds.
+/// The most digits after the point of a number for which the schema sets no bounds.
 const PLACES: usize = 15;
-/// The largest `multipleOf` of whole numbers.
+/// The largest `multipleOf` of integers that can be decoded.
 const MOST_MULTIPLE: u64 = 1024;
-/// The most endings that a fraction may have under `multipleOf`.
+/// The most different fractions (`.25`, `.5`, `.75`) that a fractional `multipleOf` may
+/// lead to.
 const MOST_ENDINGS: u64 = 1000;
 
-/// What a schema asks of a number.
+/// The bounds and `multipleOf` that a JSON schema sets for a number.
 #[derive(Debug, Default)]
 pub(super) struct Asked<'a> {
     pub(super) minimum: Option<&'a Value>,
@@ -30,22 +32,22 @@ pub(super) struct Asked<'a> {
     pub(super) multiple: Option<&'a Value>,
 }
 
-/// How numbers of a kind are written.
+/// How the grammar writes the numbers that fit a schema.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Written {
-    /// No number fits.
+    /// Nothing is written: no number fits the schema.
     Nothing,
-    /// As this terminal's expression.
+    /// The numbers are a terminal of the grammar, with this regular expression.
     Terminal(String),
-    /// As the grammar library writes this schema.
+    /// The numbers are what the grammar library decodes from this JSON schema.
     Json(Value),
 }
 
-/// Why a number cannot be bounded so: the word, and the reason.
+/// Why the bounds of a number cannot be decoded: the schema's keyword, and the reason.
 pub(super) type Unfit = (&'static str, String);
 
-/// A number's value, digit by digit: neither leading zeros before the point nor
-/// trailing ones after it.
+/// A decimal number as its sign, the digits before the point (no leading zeros) and
+/// those after it (no trailing zeros).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Decimal {
     negative: bool,
@@ -53,7 +55,7 @@ struct Decimal {
     part: String,
 }
 
-/// Reads a number of a schema without losing a digit.
+/// Reads the number of a schema's keyword into decimal digits without losing one.
 ///
 /// # Errors
 /// Not a number, or one that JSON's reader has rounded already.
@@ -91,8 +93,8 @@ fn decimal(word: &'static str, value: &Value) -> Result<Decimal, Unfit> {
     })
 }
 
-/// Whether the number is what was sent: whole numbers beyond 64 bits have been
-/// rounded when they were read.
+/// Returns whether a parsed JSON number is surely what was sent: one too large for 64
+/// bits, or a float of 2^53 or more, may have been rounded by the parser.
 pub(super) fn is_exact(number: &Number) -> bool {
     if number.is_i64() || number.is_u64() {
         return true;
@@ -101,13 +103,14 @@ pub(super) fn is_exact(number: &Number) -> bool {
     float.abs() < EXACT as f64
 }
 
-/// The reason against a number that was rounded when it was read.
+/// Returns the reason for refusing a JSON number that the parser may have rounded.
 pub(super) fn inexact(number: &Number) -> String {
     format!("expected a number that 64 bits hold exactly, found about {number}")
 }
 
 impl Decimal {
-    /// The whole number at or below (`up`: at or above) it.
+    /// Returns the nearest whole number at or below this decimal number, or at or above
+    /// it if `up` is set.
     fn round(&self, up: bool) -> Option<i128> {
         let whole: i128 = self.whole.parse().ok()?;
         let away = !self.part.is_empty() && self.negative != up;
@@ -120,7 +123,7 @@ impl Decimal {
     }
 }
 
-/// Whole numbers.
+/// Writes the integers that fit a schema's bounds and `multipleOf`.
 ///
 /// # Errors
 /// A bound or divisor that cannot be kept exactly.
@@ -148,7 +151,8 @@ pub(super) fn whole(asked: &Asked<'_>) -> Result<Written, Unfit> {
         let at = at - i128::from(bound.is_whole()) * strict;
         high = Some(high.map_or(at, |high| high.min(at)));
     }
-    // A side without a bound reaches past the other side's.
+    // A side without a bound ends at 18 digits, or at ten times the other side's bound
+    // if that is farther out.
     let low = low.unwrap_or_else(|| high.map_or(-WHOLE, |h| (-WHOLE).min(h.saturating_mul(10))));
     let high = high.unwrap_or_else(|| WHOLE.max(low.saturating_mul(10)));
     if low > high {
@@ -160,11 +164,12 @@ pub(super) fn whole(asked: &Asked<'_>) -> Result<Written, Unfit> {
     multiples(multiple, low, high)
 }
 
-/// Whole multiples between two bounds.
+/// Writes the integers from `low` to `high` that are multiples of a schema's
+/// `multipleOf`.
 fn multiples(multiple: &Value, low: i128, high: i128) -> Result<Written, Unfit> {
     let word = "multipleOf";
     let by = decimal(word, multiple)?;
-    // Of a fraction that a whole number consists of, all are multiples.
+    // Every integer is a multiple of a fraction such as 0.25, of which four make one.
     if !by.is_whole() && fractions(multiple, &by).is_ok() {
         return Ok(Written::Terminal(format!("/{}/", range(low, high))));
     }
@@ -192,12 +197,13 @@ fn multiples(multiple: &Value, low: i128, high: i128) -> Result<Written, Unfit> 
     })))
 }
 
-/// Whether it is a tenth, a hundredth, and so on.
+/// Returns whether a decimal number is 0.1, 0.01, 0.001, …, whatever its sign.
 fn is_power(by: &Decimal) -> bool {
     by.whole == "0" && by.part.trim_matches('0') == "1"
 }
 
-/// Any numbers, those with a fraction among them.
+/// Writes the numbers, with fractions and without, that fit a schema's bounds and
+/// `multipleOf`.
 ///
 /// # Errors
 /// A bound or divisor that cannot be kept exactly.
@@ -228,7 +234,8 @@ pub(super) fn any(asked: &Asked<'_>) -> Result<Written, Unfit> {
     let digits = |b: &Option<(Decimal, bool)>| b.as_ref().map_or(0, |(d, _)| d.whole.len());
     let parts = |b: &Option<(Decimal, bool)>| b.as_ref().map_or(0, |(d, _)| d.part.len());
     let before = digits(&low).max(digits(&high));
-    // No more digits in all than a double tells apart, but all that a bound has.
+    // No more digits in all than a double tells apart, but at least one more after the
+    // point than a bound has.
     let places = PLACES.saturating_sub(before).max(1);
     let places = places.max(parts(&low).max(parts(&high)) + 1);
     let shape = Shape {
@@ -238,7 +245,7 @@ pub(super) fn any(asked: &Asked<'_>) -> Result<Written, Unfit> {
     let fraction = endings.unwrap_or_else(|| format!("(\\.[0-9]{{1,{places}}})?"));
     let mut sides = Vec::new();
     for negative in [false, true] {
-        // Of negative numbers, the bounds of their sizes change places.
+        // For negative numbers the upper bound is the lower bound of the magnitude.
         let (least, most) = match negative {
             false => (&low, &high),
             true => (&high, &low),
@@ -253,8 +260,8 @@ pub(super) fn any(asked: &Asked<'_>) -> Result<Written, Unfit> {
     })
 }
 
-/// The tighter of a bound that belongs to the range and one that does not, with
-/// whether it does.
+/// Returns the tighter of an inclusive and an exclusive bound, with whether it is
+/// inclusive.
 fn tighter(
     with: Option<Decimal>,
     without: Option<Decimal>,
@@ -288,7 +295,8 @@ fn compare(a: &Decimal, b: &Decimal) -> std::cmp::Ordering {
     }
 }
 
-/// The fractions that multiples of `by` have, as an expression.
+/// Returns the regular expression of the digits after the point that multiples of the
+/// fraction `by` have.
 fn fractions(multiple: &Value, by: &Decimal) -> Result<String, Unfit> {
     let word = "multipleOf";
     let refused = || {
@@ -317,15 +325,16 @@ fn fractions(multiple: &Value, by: &Decimal) -> Result<String, Unfit> {
     Ok(format!("(\\.({}))?", endings.join("|")))
 }
 
-/// How many digits a number has before and after its point.
+/// The most digits that a JSON number may have before and after its point.
 struct Shape {
     before: usize,
     places: usize,
 }
 
 impl Shape {
-    /// The numbers of one sign: sizes between the bounds, each with whether it
-    /// belongs to the range. `None` if there are none.
+    /// Returns the expression of the numbers of one sign whose magnitude is between two
+    /// bounds; each bound comes with whether it is inclusive. `None` if there are no
+    /// such numbers.
     fn side(
         &self,
         least: &Option<(Decimal, bool)>,
@@ -334,7 +343,8 @@ impl Shape {
         fraction: &str,
     ) -> Option<String> {
         let sign = if negative { "-" } else { "" };
-        // A bound on the other side of zero is none, or excludes all.
+        // A bound on the other side of zero either bounds nothing or excludes every
+        // number.
         if most
             .as_ref()
             .is_some_and(|(d, _)| d.negative != negative && !is_zero(d))
@@ -348,7 +358,7 @@ impl Shape {
         let all = format!("(0|[1-9][0-9]{{0,{}}}){fraction}", self.before - 1);
         let mut terms = vec![format!("/{sign}{all}/")];
         if negative {
-            // Zero has no sign.
+            // Zero is not written with a sign.
             terms.push("/-[0-9.]*[1-9][0-9.]*/".to_owned());
         }
         if let Some((bound, with)) = least.filter(|(d, with)| !(is_zero(d) && *with)) {
@@ -367,7 +377,8 @@ impl Shape {
         let top = 10u128.checked_pow(u32::try_from(self.before).ok()?)? - 1;
         let mut out = format!("(({}){any}", unsigned(whole + 1, top));
         let part = bound.part.as_bytes();
-        // The fraction is larger at some digit, or goes on behind all of them.
+        // Above the bound: the fraction has a larger digit somewhere, or continues
+        // after the bound's last digit.
         for (i, digit) in part.iter().enumerate() {
             if *digit < b'9' {
                 let same = &bound.part[..i];
@@ -408,7 +419,7 @@ impl Shape {
                 let below = char::from(digit - 1);
                 options.push(format!("{whole}\\.{same}[0-{below}][0-9]{{0,{rest}}}"));
             }
-            // A shorter fraction is smaller.
+            // Below the bound: a fraction that ends before this digit.
             options.push(match i {
                 0 => whole.to_string(),
                 _ => format!("{whole}\\.{same}"),

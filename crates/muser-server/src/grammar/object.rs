@@ -1,8 +1,9 @@
-//! The members of an object: declared ones in their order, then free ones.
+//! Decides which members a JSON object may have under its schema: the declared
+//! properties in their order, then additional ones.
 //!
-//! An object whose properties are declared gets these only, unless
-//! `additionalProperties` asks for more by name: a model that may go on with
-//! names of its own does not end.
+//! An object whose schema has `properties` gets these only, unless
+//! `additionalProperties` is there and allows more: a model that may invent further
+//! names would not come to an end.
 
 use super::rules::{RuleId, Rules, Sym};
 use super::schema::{Plain, Refusal};
@@ -10,10 +11,10 @@ use super::string::length;
 use crate::limits::SchemaLimits;
 use serde_json::{Map, Value};
 
-/// Members that nobody declared, in one object.
+/// The most members of one JSON object that its schema does not declare.
 const FREE_MEMBERS: usize = 32;
 
-/// A declared member.
+/// A member of a JSON object that its schema declares, or requires by name.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) name: String,
@@ -21,41 +22,44 @@ pub(super) struct Member {
     pub(super) required: bool,
 }
 
-/// The names of free members.
+/// The names that an object's undeclared members may have.
 #[derive(Clone, Debug)]
 pub(super) enum Names {
     Any,
-    /// Those that a pattern of `patternProperties` matches.
+    /// Names that this pattern of `patternProperties` matches.
     Pattern(String),
-    /// Strings of `propertyNames`.
+    /// Strings that fit these keywords of the schema's `propertyNames`.
     Words(Map<String, Value>),
-    /// The names that `propertyNames` lists.
+    /// The names that the schema's `propertyNames` lists by `enum` or `const`.
     Listed(Vec<String>),
 }
 
-/// Members that nobody declared.
+/// The members that a JSON object may have beyond those that its schema declares.
 #[derive(Clone, Debug)]
 pub(super) struct Free {
     pub(super) names: Names,
-    /// What their values fit; `None` for anything.
+    /// The schema that the values of undeclared members have to fit; `None` allows any
+    /// value.
     pub(super) schema: Option<Value>,
     pub(super) least: usize,
     pub(super) most: usize,
 }
 
-/// Which of the declared members may be there together.
+/// How many of the declared members of a JSON object may be present at once, as
+/// `minProperties` and `maxProperties` ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choose {
     Any,
-    /// One at least.
+    /// At least one of the object's declared members has to be present.
     Some,
-    /// One at most.
+    /// At most one of the object's declared members may be present.
     AtMostOne,
-    /// Exactly one.
+    /// Exactly one of the object's declared members has to be present.
     One,
 }
 
-/// What an object consists of.
+/// The members of a JSON object as its schema allows them: declared ones, undeclared
+/// ones, and how many of the declared ones.
 #[derive(Clone, Debug)]
 pub(super) struct Members {
     pub(super) declared: Vec<Member>,
@@ -64,7 +68,7 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Reads them out of a schema's words.
+    /// Reads the members that an object may have from its schema's keywords.
     ///
     /// # Errors
     /// Words that cannot be kept together.
@@ -159,7 +163,8 @@ impl Members {
         Ok(members)
     }
 
-    /// Keeps `minProperties` and `maxProperties`.
+    /// Applies `minProperties` and `maxProperties` to the members, or refuses bounds
+    /// that a grammar cannot count.
     fn count(&mut self, words: &Map<String, Value>, at: &str) -> Result<(), Refusal> {
         let least = length(words, "minProperties", at)?.unwrap_or(0) as usize;
         let most = length(words, "maxProperties", at)?.map_or(usize::MAX, |n| n as usize);
@@ -197,7 +202,7 @@ impl Members {
         match (least - needed, optional, &mut self.free) {
             (1, 0, Some(free)) if free.most > 0 => free.least = 1,
             (1, 1.., _) if needed == 0 => {
-                // One of the declared ones; what is free comes on top.
+                // One of the declared members; undeclared ones may come in addition.
                 self.choose = Choose::Some;
             }
             _ => {
@@ -228,7 +233,8 @@ fn required<'w>(words: &'w Map<String, Value>, at: &str) -> Result<Vec<&'w str>,
     Ok(all)
 }
 
-/// The names that free members may have.
+/// Reads from `patternProperties` and `propertyNames` which names undeclared members
+/// may have.
 fn names(words: &Map<String, Value>, at: &str) -> Result<Names, Refusal> {
     let refused = |word: &str, reason: &str| Err(Refusal::new(format!("{at}.{word}"), reason));
     let named = words.get("propertyNames");
@@ -286,20 +292,26 @@ fn names(words: &Map<String, Value>, at: &str) -> Result<Names, Refusal> {
     }
 }
 
-/// Members in their order, some of them optional.
+/// The rules of an object's members in their order, from which the sequences of members
+/// with commas are made.
 pub(super) struct Sequence<'m> {
-    /// Each as the first one.
+    /// The rule of each declared member where it comes first in the object, without a
+    /// comma.
     pub(super) first: &'m [RuleId],
-    /// Each after another one.
+    /// The rule of each declared member where it follows another, with the comma before
+    /// it.
     pub(super) later: &'m [RuleId],
     pub(super) required: &'m [bool],
-    /// Free ones after all: the first, each further, at least, at most.
+    /// The undeclared members, which come last: the rule of one that comes first in the
+    /// object, the rule of one that follows another, and their least and greatest
+    /// number.
     pub(super) free: Option<(RuleId, RuleId, usize, usize)>,
     pub(super) choose: Choose,
 }
 
 impl Sequence<'_> {
-    /// The sequences; an empty one stands for no member at all.
+    /// Returns the alternative sequences of an object's members; an empty sequence
+    /// stands for an object without members.
     pub(super) fn alternatives(&self, rules: &mut Rules) -> Vec<Vec<Sym>> {
         let count = self.first.len();
         match self.choose {
@@ -344,8 +356,9 @@ impl Sequence<'_> {
         all
     }
 
-    /// Members from one place to another of which there is one at least, the
-    /// first without a comma. Halves keep the grammar as flat as it can be.
+    /// Makes the rule of the declared members `from..to` of which at least one is
+    /// present, the first without a comma. Cutting the range in halves keeps the rules'
+    /// nesting low.
     fn some(&self, from: usize, to: usize, rules: &mut Rules) -> RuleId {
         if to - from == 1 {
             return self.first[from];
@@ -360,7 +373,7 @@ impl Sequence<'_> {
         rules.rule(all)
     }
 
-    /// Members from one place to another, each with a comma before it.
+    /// Makes the rule of the declared members `from..to`, each with a comma before it.
     fn rest(&self, from: usize, to: usize, rules: &mut Rules) -> Sym {
         if to - from == 1 {
             let rule = self.later[from];

@@ -1,9 +1,10 @@
-//! A schema's `pattern` as a regular expression over what is written.
+//! Rewrites a JSON schema's `pattern` as a regular expression over the text that the
+//! model writes.
 //!
-//! The pattern is read by `regex-syntax`, in the meaning that JSON schema gives
-//! it: it may match anywhere, and `\d` and `\w` are ASCII's. What comes out has
-//! classes, literals and repetitions only, over letters as they stand or as
-//! JSON writes them between quotes.
+//! The pattern is read by `regex-syntax`, in the meaning that JSON schema gives it: it
+//! may match anywhere in the string, and `\d` and `\w` are ASCII only. The result has
+//! only classes, literals and repetitions, over characters as they are or as JSON
+//! escapes them between quotes.
 
 use llguidance::regex_to_lark;
 use regex_syntax::ast::parse::ParserBuilder as AstBuilder;
@@ -11,25 +12,28 @@ use regex_syntax::hir::translate::TranslatorBuilder;
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind, Look};
 use std::fmt::Write as _;
 
-/// Nesting of a pattern's groups and classes.
+/// The deepest nesting of groups and classes in a schema's pattern (a regular
+/// expression).
 const MOST_NESTED: u32 = 32;
-/// Ways in which alternatives may be bound to the text's ends.
+/// The most alternatives that a pattern may come to once those with different `^` and
+/// `$` are told apart.
 const MOST_BRANCHES: usize = 64;
-/// The reason against anchors elsewhere.
+/// The reason for refusing a pattern with `^` or `$` inside it.
 const INSIDE: &str = "^ and $ can be decoded at the ends of the pattern only";
 
-/// How a text is written.
+/// How a string's characters are written in the answer: as JSON or unescaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
-    /// As JSON, between quotes that are not part of the expression.
+    /// The string is escaped as JSON; the quotes around it are not part of the
+    /// expression.
     Json,
-    /// As it stands.
+    /// The string is written unescaped, each character as itself.
     Plain,
 }
 
 impl Writing {
-    /// One character of any text. As JSON, control characters are written by
-    /// their short names only.
+    /// Returns the regular expression of one character of any text. In JSON, control
+    /// characters appear as their short escapes (`\n`) only.
     pub(super) fn any(self) -> &'static str {
         match self {
             Self::Json => r#"([^"\\\x00-\x1F]|\\["\\bfnrt])"#,
@@ -38,8 +42,9 @@ impl Writing {
     }
 }
 
-/// The expression of the texts that a pattern matches, in whole; `most` is how
-/// many steps it may have once repetitions are written out.
+/// Returns the regular expression that matches, from start to end, the texts in which a
+/// schema's pattern matches anywhere. `most` bounds the pattern's steps with its
+/// repetitions written out.
 ///
 /// # Errors
 /// What cannot be read or decoded, with the reason.
@@ -71,8 +76,8 @@ pub(super) fn expression(pattern: &str, writing: Writing, most: u64) -> Result<S
     Ok(format!("({})", texts.join("|")))
 }
 
-/// The expression of the texts that a pattern matches from their start to their
-/// end.
+/// Returns the regular expression of the unescaped texts that a pattern matches from
+/// their start to their end.
 ///
 /// # Errors
 /// As [`expression`].
@@ -97,7 +102,8 @@ fn read(pattern: &str) -> Result<Hir, String> {
     hir.map_err(|e| e.kind().to_string())
 }
 
-/// Steps of the expression with its repetitions written out.
+/// Counts the steps of a pattern (classes, anchors and bytes of literals) with its
+/// repetitions written out.
 fn steps(hir: &Hir) -> u64 {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => 1,
@@ -114,18 +120,19 @@ fn steps(hir: &Hir) -> u64 {
     }
 }
 
-/// An alternative of the whole pattern.
+/// One alternative of a pattern, with whether `^` and `$` bind it to the ends of the
+/// text.
 #[derive(Clone, Default)]
 struct Branch<'h> {
-    /// Whether it is bound to the text's start.
+    /// Whether the alternative is bound to the start of the text by `^`.
     starts: bool,
-    /// Whether it is bound to its end.
+    /// Whether the alternative is bound to the end of the text by `$`.
     ends: bool,
     parts: Vec<&'h Hir>,
 }
 
-/// The alternatives that differ in how they are bound to the text's ends: `^`
-/// and `$` may stand in groups there.
+/// Splits a pattern into alternatives by how `^` and `$` bind them to the ends of the
+/// text; the two may stand inside groups at either end.
 fn branches_of(hir: &Hir) -> Result<Vec<Branch<'_>>, String> {
     let whole = |hir| {
         vec![Branch {
@@ -168,7 +175,8 @@ fn branches_of(hir: &Hir) -> Result<Vec<Branch<'_>>, String> {
     }
 }
 
-/// Every branch followed by every one of what comes next.
+/// Joins every alternative of one part of a pattern with every alternative of the part
+/// after it.
 fn joined<'h>(before: &[Branch<'h>], after: &[Branch<'h>]) -> Result<Vec<Branch<'h>>, String> {
     if before.len().saturating_mul(after.len()) > MOST_BRANCHES {
         return Err(format!(
@@ -195,8 +203,8 @@ fn joined<'h>(before: &[Branch<'h>], after: &[Branch<'h>]) -> Result<Vec<Branch<
     Ok(all)
 }
 
-/// Writes an expression; it is as deep as the pattern is nested, which is
-/// bounded.
+/// Writes a parsed pattern as a regular expression. Recurses as deep as the pattern is
+/// nested, which [`MOST_NESTED`] bounds.
 fn write(hir: &Hir, writing: Writing, out: &mut String) -> Result<(), String> {
     match hir.kind() {
         HirKind::Empty => {}
@@ -240,7 +248,7 @@ fn write(hir: &Hir, writing: Writing, out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
-/// A letter as an expression.
+/// Writes the regular expression of one character, escaped as JSON if the text is JSON.
 pub(super) fn letter(c: char, writing: Writing, out: &mut String) {
     if writing == Writing::Json
         && let Some(escape) = escape(c)
@@ -253,7 +261,7 @@ pub(super) fn letter(c: char, writing: Writing, out: &mut String) {
     plain(c, out);
 }
 
-/// A letter that means itself.
+/// Writes a character as an expression that matches the character itself.
 fn plain(c: char, out: &mut String) {
     match c.is_ascii_alphanumeric() {
         true => out.push(c),
@@ -263,7 +271,8 @@ fn plain(c: char, out: &mut String) {
     }
 }
 
-/// How JSON writes a letter that may not stand between quotes.
+/// Returns JSON's escape of a character that may not stand in a string as it is; `None`
+/// for any other.
 fn escape(c: char) -> Option<String> {
     Some(match c {
         '"' => "\\\"".to_owned(),
@@ -289,7 +298,7 @@ fn write_class(class: &ClassUnicode, writing: Writing, out: &mut String) {
         out.push(']');
     };
     if class.ranges().is_empty() {
-        // A class of nothing fits nothing.
+        // An empty class matches no character.
         out.push_str("[^\\x00-\\x{10FFFF}]");
         return;
     }
@@ -314,7 +323,8 @@ fn write_class(class: &ClassUnicode, writing: Writing, out: &mut String) {
         bar(out);
         ranges(&free, out);
     }
-    // Control characters without a short name only where nothing else fits.
+    // Control characters without a short escape are written only if the class has
+    // nothing else.
     let letters = |r: &ClassUnicodeRange| r.start()..=r.end();
     let named = |c: &char| *c >= ' ' || "\n\r\t\u{8}\u{c}".contains(*c);
     let some =

@@ -1,9 +1,9 @@
-//! Workers that try a grammar before this process compiles it.
+//! Tries every grammar in a worker process before the server itself compiles it.
 //!
-//! The grammar library recurses, loops and allocates in ways that bounds on a
-//! schema cannot rule out for good; in a worker none of that reaches a client.
-//! A client's grammars are tried one at a time while others wait, so what costs
-//! a worker its time, or its life, delays others by one grammar at most.
+//! Limits on schemas cannot rule out that the grammar library recurses, loops or
+//! allocates without bound; in a worker process that harms no other client. Each client
+//! has at most one grammar on trial, and clients take turns, so a grammar that costs a
+//! worker its time, or kills it, delays others by one trial at most.
 
 use super::vocabulary::Vocabulary;
 use super::worker::{FITS, READY, REFUSED, TOO_LONG, read_frame, settings, write_frame};
@@ -17,32 +17,33 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// What a worker may take to read a vocabulary.
+/// The longest time that a new worker process may take to read the model's vocabulary.
 const START: Duration = Duration::from_secs(60);
-/// How often a running trial is looked after.
+/// How often the server checks whether a running trial of a grammar was cancelled or is
+/// too late.
 const TICK: Duration = Duration::from_millis(20);
-/// A worker counts CPU time; so many times as much may pass on the clock before it
-/// is given up, for a machine that is busy or a worker that hangs.
+/// How many times a grammar's limit of CPU time may pass on the clock before the worker
+/// process is given up: the machine may be busy, or the worker may hang.
 const PATIENCE: u32 = 5;
 
-/// What came of trying a grammar.
+/// The result of trying a grammar in a worker process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It can be decoded.
+    /// The worker process compiled the grammar and computed its first token masks.
     Fits,
-    /// The library refused it, with its reason.
+    /// The grammar library refused the grammar, for this reason.
     Refused(String),
-    /// It took more time than there is.
+    /// Compiling the grammar took more time than its limit.
     TooLong,
-    /// The worker died: of its stack or its memory.
+    /// The worker process died, which means that its stack or its memory ran out.
     TooMuch,
-    /// No worker could be started, with the reason.
+    /// No worker process could be started, for this reason.
     NoWorker(String),
-    /// Whoever asked is gone.
+    /// The trial was cancelled: the request is gone, or the server closes.
     Left,
 }
 
-/// A grammar that waits.
+/// A grammar that waits for its trial, its client, and the channel for the result.
 struct Ticket {
     client: Client,
     lark: Arc<str>,
@@ -52,19 +53,20 @@ struct Ticket {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Ticket>,
-    /// Whose grammars are being tried.
+    /// The clients whose grammars are on trial now.
     running: Vec<Client>,
-    /// Whose turn came last, in that order.
+    /// The clients whose grammars were tried of late, the latest last.
     served: VecDeque<Client>,
     closed: bool,
 }
 
-/// Clients whose last turn is remembered.
+/// The number of clients of which the queue of grammars remembers when they last had a
+/// turn.
 const SERVED: usize = 256;
 
 impl State {
-    /// The ticket whose turn it is: of a client of which nothing runs, the one
-    /// that was served longest ago.
+    /// Takes the waiting grammar whose turn it is: among clients without a grammar on
+    /// trial, that of the client served longest ago.
     fn turn(&mut self) -> Option<Ticket> {
         let last = |client: Client| self.served.iter().position(|&c| c == client);
         let free = self.queue.iter().enumerate();
@@ -94,7 +96,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next ticket; `None` when all is over.
+    /// Waits for the next grammar to try; returns `None` once the server closes.
     fn next(&self) -> Option<Ticket> {
         let mut state = self.state();
         loop {
@@ -120,12 +122,13 @@ impl Shared {
     }
 }
 
-/// The workers.
+/// The queue of grammars that wait for a trial, and the threads that try them in worker
+/// processes.
 pub(crate) struct Quarantine(Arc<Shared>);
 
 impl Quarantine {
-    /// Starts the threads that look after workers; the workers themselves start
-    /// with the first grammar.
+    /// Starts the threads that run one worker process each; a process starts with its
+    /// thread's first grammar.
     pub(super) fn new(
         command: Vec<OsString>,
         limits: &GrammarLimits,
@@ -147,7 +150,8 @@ impl Quarantine {
         Ok(this)
     }
 
-    /// Tries a grammar. Dropping what this returns cancels it.
+    /// Queues a grammar for its trial in a worker process and returns where the result
+    /// will come. Dropping that receiver cancels the trial.
     pub(super) fn verdict(&self, client: Client, lark: Arc<str>) -> oneshot::Receiver<Verdict> {
         let (reply, receiver) = oneshot::channel();
         self.0.state().queue.push_back(Ticket {
@@ -167,13 +171,14 @@ impl Drop for Quarantine {
     }
 }
 
-/// Takes tickets and tries them with a worker of its own.
+/// Runs one thread of the trials: takes waiting grammars in turn and tries each in this
+/// thread's own worker process.
 fn keep(shared: &Shared) {
     let mut worker: Option<Worker> = None;
     while let Some(mut ticket) = shared.next() {
         let verdict = attempt(shared, &mut worker, &mut ticket);
         let client = ticket.client;
-        // Who asked may be gone.
+        // Whoever asked may have left; then nobody needs the verdict.
         let _ = ticket.reply.send(verdict);
         shared.done(client);
     }
@@ -200,7 +205,7 @@ fn attempt(shared: &Shared, worker: &mut Option<Worker>, ticket: &mut Ticket) ->
     verdict
 }
 
-/// A process, which ends when this is dropped.
+/// A running worker process, which is killed when this is dropped.
 struct Worker {
     child: Child,
     input: ChildStdin,
@@ -209,7 +214,7 @@ struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -237,7 +242,7 @@ impl Worker {
         };
         let thread = std::thread::Builder::new().name("grammar-read".into());
         thread.spawn(move || {
-            // Ends with the process.
+            // The loop ends when the worker process closes its output.
             while let Ok(Some(frame)) = read_frame(&mut output) {
                 if sender.send(frame).is_err() {
                     return;
@@ -303,7 +308,7 @@ mod tests {
             });
         }
         let mut order = Vec::new();
-        // Two workers: the older of two running ones ends each time.
+        // As with two workers: once two grammars are on trial, the older trial ends.
         while let Some(ticket) = state.turn() {
             order.push(ticket.client);
             if state.running.len() == 2 {
@@ -313,7 +318,8 @@ mod tests {
         assert_eq!(order, [1, 3, 2, 1, 3, 1].map(Client::Key));
     }
 
-    /// A worker that takes the vocabulary and never answers to a grammar.
+    /// Starts the trials of grammars with one worker process that accepts the
+    /// vocabulary and then never answers.
     #[cfg(unix)]
     fn hanging(time: Duration) -> Quarantine {
         let command = [
@@ -340,7 +346,8 @@ mod tests {
         }
     }
 
-    /// The one worker hangs for an hour unless it is taken from who left.
+    /// The only worker would hang for an hour; a request that leaves must free it for
+    /// the next.
     #[test]
     #[cfg(unix)]
     fn who_leaves_frees_the_worker_for_others() {

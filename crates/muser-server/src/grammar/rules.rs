@@ -1,27 +1,27 @@
-//! The rules of a grammar before they become text, and that text.
+//! Holds the rules of a grammar and writes them as text for the grammar library.
 //!
-//! A rule is alternatives of sequences. Because the rules are ours, what cannot
-//! be written at all is found here: a rule is *productive* if some finite text
-//! fits it, and what is not productive is left out, or refused at the root.
+//! A rule consists of alternatives, each a sequence of terminals and rules. A rule is
+//! *productive* if some finite text fits it. An alternative that is not productive is
+//! left out of the text; a grammar whose start rule is not productive is refused.
 
 use muser_text::chat::Piece;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-/// A rule's number.
+/// The number of a rule in its grammar.
 pub(super) type RuleId = usize;
 
-/// A part of a sequence.
+/// One symbol of a sequence in a grammar rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sym {
-    /// Another rule.
+    /// A reference to another rule of the grammar.
     Rule(RuleId),
-    /// A terminal.
+    /// A terminal (a regular expression or a literal text), by its number.
     Term(usize),
-    /// A control token of the vocabulary, `<|message|>`.
+    /// A control token of the model's vocabulary, such as `<|message|>`.
     Token(&'static str),
-    /// A rule so many times.
+    /// A rule repeated `min` to `most` times.
     Times {
         rule: RuleId,
         min: usize,
@@ -29,19 +29,20 @@ pub(super) enum Sym {
     },
 }
 
-/// What a rule is.
+/// The body of a grammar rule: what it matches.
 #[derive(Clone, Debug)]
 enum Body {
-    /// Alternatives of sequences; none fits nothing.
+    /// Alternatives, each a sequence of symbols; a rule without alternatives fits no
+    /// text.
     Choice(Vec<Vec<Sym>>),
-    /// The first text that fits this terminal and is followed by this literal,
-    /// which belongs to it.
+    /// The shortest text that fits this terminal and is followed by this literal; the
+    /// literal is part of what the rule matches.
     Until(usize, &'static str),
-    /// What the grammar library makes of a schema.
+    /// A JSON schema that the grammar library compiles itself.
     Json(Value),
 }
 
-/// The rules of one grammar.
+/// The rules and terminals of one grammar, before they are written as text.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     rules: Vec<Body>,
@@ -51,7 +52,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// A rule whose alternatives are set later.
+    /// Adds a grammar rule whose alternatives are set later, and returns its number.
     pub(super) fn reserve(&mut self) -> RuleId {
         self.rules.push(Body::Choice(Vec::new()));
         self.rules.len() - 1
@@ -68,19 +69,21 @@ impl Rules {
         rule
     }
 
-    /// A rule for the first text of this terminal that the literal ends.
+    /// Adds a grammar rule that matches the shortest text of the terminal that the
+    /// literal `end` follows, together with that literal.
     pub(super) fn until(&mut self, terminal: usize, end: &'static str) -> RuleId {
         self.rules.push(Body::Until(terminal, end));
         self.rules.len() - 1
     }
 
-    /// A rule for a schema that the grammar library knows how to read.
+    /// Adds a grammar rule for a JSON schema that the grammar library compiles itself.
     pub(super) fn json(&mut self, schema: Value) -> RuleId {
         self.rules.push(Body::Json(schema));
         self.rules.len() - 1
     }
 
-    /// A terminal of this expression, once however often it is asked for.
+    /// Returns the number of the terminal with this expression, which is added on first
+    /// use.
     pub(super) fn terminal(&mut self, expression: &str) -> usize {
         if let Some(&known) = self.known.get(expression) {
             return known;
@@ -91,14 +94,14 @@ impl Rules {
         id
     }
 
-    /// The terminal that is this text.
+    /// Returns the grammar symbol (a terminal) that matches exactly this text.
     pub(super) fn text(&mut self, text: &str) -> Sym {
         let expression = literal(text);
         Sym::Term(self.terminal(&expression))
     }
 
-    /// A format's markup around a thing of this name. Texts side by side are one
-    /// terminal.
+    /// Returns the symbols of a chat format's markup with `name` (a tool's) filled in.
+    /// Adjacent texts become one terminal.
     pub(super) fn markup(&mut self, pieces: &[Piece], name: &str) -> Vec<Sym> {
         let mut all = Vec::new();
         let mut text = String::new();
@@ -120,15 +123,17 @@ impl Rules {
         all
     }
 
-    /// Rules and parts of sequences: what the grammar's size is measured in.
+    /// Returns the grammar's size: its rules, their alternatives and the symbols in
+    /// them.
     pub(super) fn size(&self) -> usize {
         self.symbols + self.rules.len()
     }
 
-    /// Whether each rule can be written out with finitely many letters.
+    /// Computes for each rule whether some finite text fits it.
     fn productive(&self) -> Vec<bool> {
         let mut done = vec![false; self.rules.len()];
-        // Which rules are to be looked at again once one turns out productive.
+        // For each rule, those that refer to it: they are checked again once it is
+        // productive.
         let mut users: Vec<Vec<RuleId>> = vec![Vec::new(); self.rules.len()];
         for (id, body) in self.rules.iter().enumerate() {
             let Body::Choice(alternatives) = body else {
@@ -157,12 +162,13 @@ impl Rules {
         done
     }
 
-    /// Whether some finite text fits the rule.
+    /// Returns whether some finite text fits the grammar rule.
     pub(super) fn is_productive(&self, rule: RuleId) -> bool {
         self.productive()[rule]
     }
 
-    /// The grammar's text with this rule as its start; `None` if nothing fits.
+    /// Writes the grammar as Lark text with this rule as its start; `None` if no finite
+    /// text fits it.
     pub(super) fn lark(&self, start: RuleId) -> Option<String> {
         let productive = self.productive();
         if !productive[start] {
@@ -220,9 +226,10 @@ impl Rules {
         Some(out)
     }
 
-    /// The terminals that are used, and those that these are made of.
+    /// Writes the terminals that the grammar uses, and those that their expressions
+    /// name.
     fn write_terminals(&self, mut used: Vec<bool>, out: &mut String) {
-        // A terminal is made of earlier ones only.
+        // A terminal's expression names only terminals that were added before it.
         for id in (0..self.terminals.len()).rev() {
             if used[id] {
                 for part in parts(&self.terminals[id]) {
@@ -238,7 +245,7 @@ impl Rules {
     }
 }
 
-/// Whether a part of a sequence can be written.
+/// Returns whether some finite text fits this symbol of a sequence.
 fn writable(sym: &Sym, productive: &[bool]) -> bool {
     match sym {
         Sym::Rule(rule) => productive[*rule],
@@ -247,7 +254,8 @@ fn writable(sym: &Sym, productive: &[bool]) -> bool {
     }
 }
 
-/// The terminals that an expression names: only in one that is made of names.
+/// Returns the numbers of the terminals that an expression combines (`T0 & ~T1`); none
+/// for a regular expression or a literal.
 fn parts(expression: &str) -> impl Iterator<Item = usize> {
     let named = expression.starts_with(['T', '~']);
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric());
@@ -255,7 +263,8 @@ fn parts(expression: &str) -> impl Iterator<Item = usize> {
     numbers.filter(move |_| named)
 }
 
-/// A string of the grammar language, which writes them as JSON does.
+/// Writes a text as a string literal of the grammar's text, which is escaped as in
+/// JSON.
 pub(super) fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -269,7 +278,7 @@ mod tests {
         let mut rules = Rules::default();
         let a = rules.text("a");
         let open = rules.reserve();
-        // x: a x, for ever; y: x | a.
+        // The rules x: a x, which has no end, and y: x | a, which has.
         rules.set(open, vec![vec![a.clone(), Sym::Rule(open)]]);
         assert_eq!(rules.lark(open), None);
         let y = rules.rule(vec![vec![Sym::Rule(open)], vec![a]]);

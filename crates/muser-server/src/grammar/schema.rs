@@ -1,21 +1,22 @@
-//! What a schema asks for, once its references are followed and its
-//! combinations are multiplied out.
+//! Resolves a JSON schema: follows its references and multiplies out its combinations
+//! (`allOf`, `anyOf`, `oneOf`).
 //!
-//! A schema becomes alternatives of [`Plain`] ones: types, listed values and
-//! words that bound a value, without `$ref`, `allOf`, `anyOf` or `oneOf`. What
-//! is inside of objects and arrays stays a schema and is read in its turn, so
-//! a schema may refer to itself there. A reference to itself that takes no
-//! value on the way has no end and is refused.
+//! A schema becomes alternatives of [`Plain`] ones: types, listed values and keywords
+//! that bound a value, without `$ref`, `allOf`, `anyOf` or `oneOf`. The schemas of an
+//! object's members and an array's items are resolved later, one by one, so a schema
+//! may refer to itself there. A schema that refers to itself without an object or array
+//! in between has no end and is refused.
 
 use super::merge;
 use super::number::{inexact, is_exact};
 use muser_text::chat::Types;
 use serde_json::{Map, Value};
 
-/// Why a schema cannot be used: where, and the reason.
+/// Why a JSON schema is refused: the place in it, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// The path below the schema's own name: `.properties.a.pattern`.
+    /// The path from the schema's root to what is refused, such as
+    /// `.properties.a.pattern`.
     pub(super) at: String,
     pub(super) reason: String,
 }
@@ -29,26 +30,29 @@ impl Refusal {
     }
 }
 
-/// A schema without references and combinations.
+/// A JSON schema with its references and combinations resolved: types, listed values
+/// and keywords.
 #[derive(Clone, Debug)]
 pub(super) struct Plain {
-    /// Where it is written.
+    /// The path from the schema's root to where this part is written, for refusals.
     pub(super) at: String,
     pub(super) types: Types,
-    /// The values that it lists.
+    /// The values that the schema lists by `enum` or `const`; `None` if it has neither.
     pub(super) values: Option<Vec<Value>>,
-    /// The words that bound a value, each for values of its type.
+    /// The keywords that bound a value (`minimum`, `items`, …), each for values of its
+    /// type.
     pub(super) words: Map<String, Value>,
 }
 
 impl Plain {
-    /// How many values there are in its words.
+    /// Counts the JSON values in the schema's keywords, nested ones included.
     pub(super) fn size(&self) -> usize {
         size(&self.words)
     }
 
-    /// The types that are written: where none is named, those that the words
-    /// speak of, for every other type would fit whatever they say.
+    /// Returns the types that a value of this schema is written in. Without a `type`
+    /// these are the types that its keywords bound: by the standard any value of
+    /// another type would fit too.
     pub(super) fn kinds(&self) -> Types {
         if self.types != Types::ALL || self.words.is_empty() {
             return self.types;
@@ -61,7 +65,7 @@ impl Plain {
     }
 }
 
-/// Words that say nothing about which values fit.
+/// Schema keywords that do not restrict which values fit.
 const ANNOTATIONS: [&str; 15] = [
     "title",
     "description",
@@ -80,7 +84,7 @@ const ANNOTATIONS: [&str; 15] = [
     "nullable",
 ];
 
-/// Words for which there is no decoding, whatever the value's type.
+/// Schema keywords that cannot be decoded, whatever the value's type.
 const NEVER: [&str; 6] = [
     "not",
     "if",
@@ -90,7 +94,8 @@ const NEVER: [&str; 6] = [
     "disallow",
 ];
 
-/// The words of each type, and which of them cannot be decoded.
+/// The schema keywords that bound each type: those that can be decoded, then those that
+/// cannot.
 pub(super) const WORDS: [(Types, &[&str], &[&str]); 4] = [
     (
         Types::NUMBER,
@@ -145,25 +150,30 @@ pub(super) const WORDS: [(Types, &[&str], &[&str]); 4] = [
     ),
 ];
 
-/// Steps from one schema to the next that take no value.
+/// The most references and combinations in a row that lead into no object or array.
 const MOST_STEPS: usize = 64;
-/// Values that are copied while references and combinations are followed.
+/// The most JSON values that are copied while the references and combinations of a
+/// schema are resolved.
 const MOST_COPIES: usize = 1_000_000;
-/// Alternatives that a schema may come to.
+/// The most alternatives that a schema may come to once its combinations are multiplied
+/// out.
 const MOST_ALTERNATIVES: usize = 256;
 
-/// Follows the references of one schema.
+/// Resolves the references and combinations of one JSON schema, within bounds.
 pub(super) struct Reader<'s> {
     root: &'s Value,
-    /// Plain schemas made so far.
+    /// How many pairs of schemas have been joined so far, each of which counts against
+    /// `most`.
     made: usize,
     most: usize,
-    /// Values that may still be copied.
+    /// How many JSON values may still be copied while references and combinations are
+    /// resolved.
     copies: usize,
 }
 
 impl<'s> Reader<'s> {
-    /// References are to places in `root`; it makes `most` plain schemas.
+    /// Creates a reader whose `$ref` references point into `root` and that combines at
+    /// most `most` pairs of schemas.
     pub(super) fn new(root: &'s Value, most: usize) -> Self {
         Self {
             root,
@@ -173,17 +183,18 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Copies that may still be made.
+    /// Returns how many JSON values the reader may still copy.
     pub(super) fn left(&self) -> usize {
         self.copies
     }
 
-    /// Lets it make no more copies than these.
+    /// Lowers the number of JSON values that the reader may still copy, if a number is
+    /// given.
     pub(super) fn limit(&mut self, copies: Option<usize>) {
         self.copies = copies.unwrap_or(self.copies).min(self.copies);
     }
 
-    /// Takes copies of so many values from what there is.
+    /// Counts `values` copied JSON values against the bound on copies.
     ///
     /// # Errors
     /// There is not enough left.
@@ -198,7 +209,8 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
-    /// The alternatives of a schema; none if nothing fits it.
+    /// Returns a schema as alternatives without references and combinations; an empty
+    /// list if no value fits it.
     ///
     /// # Errors
     /// What cannot be decoded, with its place.
@@ -270,8 +282,8 @@ impl<'s> Reader<'s> {
         Ok(all)
     }
 
-    /// A `oneOf` that names the property by which its branches differ: that one
-    /// is written in each, so that they do.
+    /// Resolves a `oneOf` with a `discriminator`: the property that tells its branches
+    /// apart is made required, so that every value shows its branch.
     fn discriminated(
         &mut self,
         map: &Map<String, Value>,
@@ -292,7 +304,8 @@ impl<'s> Reader<'s> {
         self.read(&Value::Object(told), at, open)
     }
 
-    /// Every alternative of one together with every one of the other.
+    /// Joins every alternative of one schema with every alternative of the other, as
+    /// `allOf` does.
     fn both(&mut self, a: Vec<Plain>, b: &[Plain], at: &str) -> Result<Vec<Plain>, Refusal> {
         let mut all = Vec::new();
         for (a, b) in a.iter().flat_map(|a| b.iter().map(move |b| (a, b))) {
@@ -310,7 +323,7 @@ impl<'s> Reader<'s> {
         Ok(all)
     }
 
-    /// What a reference refers to, and its pointer.
+    /// Finds the schema that a `$ref` points to; returns its JSON pointer as well.
     fn target(&self, reference: &Value, at: &str) -> Result<(String, &'s Value), Refusal> {
         let refused = |reason: String| Refusal::new(format!("{at}.$ref"), reason);
         let Value::String(text) = reference else {
@@ -329,13 +342,15 @@ impl<'s> Reader<'s> {
     }
 }
 
-/// The property that tells the branches of a `oneOf` apart.
+/// Returns the property that the `discriminator` of a `oneOf` names; `None` if either
+/// keyword is missing.
 fn discriminator(map: &Map<String, Value>) -> Option<&str> {
     map.get("oneOf")?;
     map.get("discriminator")?.get("propertyName")?.as_str()
 }
 
-/// How many values there are in some words.
+/// Counts the JSON values in a schema's keywords, nested ones included, and the schema
+/// itself.
 fn size(words: &Map<String, Value>) -> usize {
     let mut work: Vec<&Value> = words.values().collect();
     let mut count = 1;
@@ -350,7 +365,7 @@ fn size(words: &Map<String, Value>) -> usize {
     count
 }
 
-/// `%41` is A, in the part of an address that a reference is.
+/// Decodes the percent escapes (`%41` is A) of a `$ref`, which is part of a URI.
 fn percent_decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -363,7 +378,7 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-/// The schemas of a combination.
+/// Iterates over the schemas that `allOf`, `anyOf` or `oneOf` combines.
 fn parts<'m>(
     map: &'m Map<String, Value>,
     word: &str,
@@ -379,7 +394,8 @@ fn parts<'m>(
     }
 }
 
-/// What a schema asks for by itself; `None` if nothing fits.
+/// Returns what a schema's own keywords ask for, without its references and
+/// combinations; `None` if no value fits.
 fn own(map: &Map<String, Value>, at: &str) -> Result<Option<Plain>, Refusal> {
     let mut plain = Plain {
         at: at.to_owned(),
@@ -418,7 +434,7 @@ fn own(map: &Map<String, Value>, at: &str) -> Result<Option<Plain>, Refusal> {
             }
             _ => {
                 let mut known = WORDS.iter().flat_map(|(_, can, no)| can.iter().chain(*no));
-                // What JSON schema does not know is an annotation.
+                // A keyword that JSON schema does not define restricts nothing.
                 if known.any(|known| known == word) {
                     plain.words.insert(word.clone(), value.clone());
                 }
@@ -433,7 +449,8 @@ fn own(map: &Map<String, Value>, at: &str) -> Result<Option<Plain>, Refusal> {
     Ok((plain.types != Types::NONE).then_some(plain))
 }
 
-/// Older schemas write `prefixItems` as an array of `items`.
+/// Rewrites the older form of tuples: an array under `items` becomes `prefixItems`, and
+/// `additionalItems` becomes `items`.
 fn tuples(words: &mut Map<String, Value>) {
     if !words.get("items").is_some_and(Value::is_array) {
         return;
@@ -469,7 +486,8 @@ fn types(value: &Value, at: &str) -> Result<Types, Refusal> {
     }
 }
 
-/// Numbers of listed values are written as they were sent, or not at all.
+/// Refuses an `enum` or `const` with a number that the JSON parser may have rounded: it
+/// could not be written as it was sent.
 fn exact(value: &Value, at: &str) -> Result<(), Refusal> {
     let mut work = vec![value];
     while let Some(value) = work.pop() {
@@ -485,7 +503,8 @@ fn exact(value: &Value, at: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Words that every value fits, as generators of schemas write them.
+/// Returns whether a schema keyword has a value that restricts nothing, such as
+/// `"uniqueItems": false`; generators of schemas write these.
 fn is_always_true(word: &str, value: &Value, map: &Map<String, Value>) -> bool {
     let empty = |v: &Value| v.as_object().is_some_and(Map::is_empty);
     let anything = |v: &Value| *v == Value::Bool(true) || empty(v);

@@ -1,17 +1,20 @@
-//! Strings of a schema as terminals: lengths, patterns, formats.
+//! Writes the strings that a JSON schema allows as terminals: by length, pattern and
+//! format.
 
 use super::pattern::{Writing, expression};
 use super::schema::Refusal;
 use serde_json::{Map, Value};
 
-/// Characters of a string inside a free value.
+/// The most characters of a string in a value for which the JSON schema allows
+/// anything.
 const FREE: u64 = 512;
 
-/// Characters of a string that its schema would allow to be longer still.
+/// The most characters of a string whose `maxLength` in the JSON schema is larger
+/// still.
 const LONGEST: u64 = 65_536;
 
-/// The formats that are enforced; every other is an annotation. None of their
-/// letters is written otherwise between quotes.
+/// Regular expressions of the values of `format` that are enforced; any other `format`
+/// is ignored. They contain no character that JSON has to escape.
 const FORMATS: [(&str, &str); 9] = [
     (
         "date-time",
@@ -45,14 +48,16 @@ const FORMATS: [(&str, &str); 9] = [
     ),
 ];
 
-/// Days that there are in every year: the 29th of February is not written.
+/// The regular expression of a date that exists in every year: never the 29th of
+/// February.
 const DATE: &str = "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))";
 const BYTE: &str = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])";
 
-/// An enforced format's expression.
+/// Returns the regular expression of an enforced `format`; `None` if the format is
+/// ignored.
 fn format(name: &str) -> Option<String> {
     let found = FORMATS.iter().find(|(known, _)| *known == name);
-    // Web addresses, of the many that there are.
+    // Of all URIs only addresses of http and https are written.
     let uri = "https?://([a-zA-Z0-9]([a-zA-Z0-9-]{0,20}[a-zA-Z0-9])?\\.){1,4}[a-zA-Z]{2,12}(:[1-9][0-9]{1,3})?(/[a-zA-Z0-9._~=+-]{0,40}){0,8}([?][a-zA-Z0-9._~=&+-]{0,80})?";
     let text = match (name, found) {
         ("uri" | "url", _) => uri,
@@ -63,8 +68,8 @@ fn format(name: &str) -> Option<String> {
     Some(text.replace('/', "\\/"))
 }
 
-/// The expressions, all of which a string has to fit, without quotes. Empty if
-/// any text does.
+/// Returns the regular expressions of a string schema, without quotes: the string has
+/// to fit all of them. Empty if any text fits.
 pub(super) fn conditions(
     words: &Map<String, Value>,
     writing: Writing,
@@ -98,7 +103,8 @@ pub(super) fn conditions(
     Ok(all)
 }
 
-/// A length or count of a schema.
+/// Reads a keyword that is a length or a count (`minLength`, `maxItems`, …); `None` if
+/// it is absent.
 ///
 /// # Errors
 /// No whole number from zero on.
@@ -110,7 +116,7 @@ pub(super) fn length(
     let Some(value) = words.get(word) else {
         return Ok(None);
     };
-    // 3.0 is a whole number for JSON schema.
+    // For JSON schema 3.0 is a whole number as well.
     let float = value
         .as_f64()
         .filter(|f| f.fract() == 0.0 && *f >= 0.0 && *f < 1e15);
@@ -121,7 +127,8 @@ pub(super) fn length(
     })
 }
 
-/// The terminal expression of a string between its quotes.
+/// Returns the terminal expression of a JSON string, with its quotes, that fits all
+/// these conditions.
 pub(super) fn quoted(conditions: &[String]) -> String {
     if conditions.is_empty() {
         return format!("/\"{}*\"/", Writing::Json.any());
@@ -130,7 +137,8 @@ pub(super) fn quoted(conditions: &[String]) -> String {
     each.collect::<Vec<_>>().join(" & ")
 }
 
-/// A string inside a value that the schema leaves free.
+/// Returns the terminal expression of any JSON string of limited length, with its
+/// quotes.
 pub(super) fn free() -> String {
     format!("/\"{}{{0,{FREE}}}\"/", Writing::Json.any())
 }

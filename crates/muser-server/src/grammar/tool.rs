@@ -1,9 +1,10 @@
-//! Tools and the rules of their calls, in the markup of the model's chat format
+//! Makes the grammar rules of tool calls in the markup of the model's chat format
 //! ([`muser_text::chat::Calls`]).
 //!
-//! The arguments of a call are written one by one between marks. The value of a
-//! parameter that takes strings only may be text as it stands, up to the mark that
-//! ends it; every other value is JSON, a string in it with its quotes.
+//! The arguments of a call are written one by one between marks of the markup. Where
+//! the format says so, the value of a parameter that takes only strings is unescaped
+//! text up to the mark that ends it; every other value is JSON, with quotes around
+//! strings.
 
 use super::object::{Members, Names, Sequence};
 use super::pattern::Writing;
@@ -16,20 +17,20 @@ use muser_text::chat::{Argument, Arguments, Calls, Parameters, Strings, Types};
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// A tool that the model may call.
+/// A tool of a chat request, which the model may call.
 #[derive(Clone, Debug)]
 pub(crate) struct Tool {
     pub(crate) name: String,
-    /// JSON schema of its arguments.
+    /// The JSON schema of the tool's arguments.
     pub(crate) parameters: Value,
-    /// What the template is told of it.
+    /// The tool's description as the chat template gets it.
     pub(crate) description: Value,
 }
 
-/// Which types the parameters of each tool take, as far as its schema can be
-/// read: a schema that nothing is decoded from may say anything.
+/// Returns the JSON types that each tool's parameters take. A schema that cannot be
+/// read is no error here and yields no types: it may not be used for decoding at all.
 pub(crate) fn parameter_types(tools: &[Tool], limits: &SchemaLimits) -> Parameters {
-    // All tools together may take what one schema may.
+    // The bound on copied values that holds for one schema is shared by all tools.
     let mut left = None;
     let mut of = |tool: &Tool| {
         let mut reader = Reader::new(&tool.parameters, limits.rules);
@@ -52,7 +53,7 @@ pub(crate) fn parameter_types(tools: &[Tool], limits: &SchemaLimits) -> Paramete
     tools.iter().map(|t| (t.name.clone(), of(t))).collect()
 }
 
-/// The types that a schema takes.
+/// Returns the types of the values that fit a JSON schema.
 fn types_of(reader: &mut Reader<'_>, schema: &Value, at: &str) -> Result<Types, Refusal> {
     let plains = reader.plain(schema, at)?;
     let types = plains.iter().map(Plain::kinds);
@@ -60,7 +61,8 @@ fn types_of(reader: &mut Reader<'_>, schema: &Value, at: &str) -> Result<Types, 
 }
 
 impl Compiler<'_> {
-    /// The rule of a call of this tool, with all its markup.
+    /// Makes the grammar rule of a call of this tool, with the chat format's markup
+    /// around it.
     pub(super) fn call(&mut self, markup: &Calls, tool: &Tool) -> Result<RuleId, Refusal> {
         let arguments = match &markup.arguments {
             Arguments::Each(markup) => self.arguments(markup, tool)?,
@@ -71,7 +73,7 @@ impl Compiler<'_> {
         Ok(self.rules.rule(vec![all]))
     }
 
-    /// The rule of a call's arguments, each in markup of its own.
+    /// Makes the grammar rule of a tool call's arguments, each in markup of its own.
     fn arguments(&mut self, markup: &Argument, tool: &Tool) -> Result<RuleId, Refusal> {
         let mut objects = Vec::new();
         let mut types: HashMap<String, Types> = HashMap::new();
@@ -85,7 +87,8 @@ impl Compiler<'_> {
             }
             refuse_undecodable(&plain, Types::OBJECT)?;
             let mut members = Members::of(&plain, self.limits)?;
-            // A tool without parameters takes none.
+            // Undeclared arguments need a schema that asks for them; a tool without
+            // parameters takes none.
             let asked = plain.words.contains_key("additionalProperties");
             if !asked && !plain.words.contains_key("patternProperties") {
                 members.free = members.free.filter(|free| free.least > 0);
@@ -109,7 +112,7 @@ impl Compiler<'_> {
         Ok(self.rules.rule(bodies))
     }
 
-    /// The sequences of arguments that one object of a schema allows.
+    /// Adds the sequences of arguments that one alternative of a tool's schema allows.
     fn members(
         &mut self,
         markup: &Argument,
@@ -171,7 +174,8 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// The names of arguments that nobody declared.
+    /// Makes the terminal of the names that a call's undeclared arguments may have;
+    /// declared names are excluded.
     fn parameter_name(
         &mut self,
         markup: &Argument,
@@ -211,7 +215,8 @@ impl Compiler<'_> {
         ))
     }
 
-    /// The rule of a string as it stands, with the mark that ends it.
+    /// Makes the grammar rule of an argument that is unescaped text, with the mark that
+    /// ends it.
     fn text(&mut self, markup: &Argument, schema: &Value, at: &str) -> Result<RuleId, Refusal> {
         let mut alternatives = Vec::new();
         let mut listed = Vec::new();
@@ -231,7 +236,8 @@ impl Compiler<'_> {
             let terminal = match all.is_empty() {
                 true => self.rules.terminal("/(?s:.*)/"),
                 false => {
-                    // The first mark ends the value, not the first that fits.
+                    // The value ends at the first mark, even where the text up to a
+                    // later one would fit.
                     let end = regex_syntax::escape(markup.end).replace('/', "\\/");
                     let marked = self.rules.terminal(&format!("/(?s:.*){end}(?s:.*)/"));
                     let each = all.iter().map(|c| self.rules.terminal(&format!("/{c}/")));

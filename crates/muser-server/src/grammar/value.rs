@@ -1,8 +1,8 @@
-//! From a schema to the rules of the JSON that fits it.
+//! Compiles a JSON schema into the grammar rules of the JSON values that fit it.
 //!
-//! Every schema inside of a value becomes a rule of its own, once however often
-//! it is asked for, and rules refer to each other: so recursion in a schema is
-//! recursion in the grammar, and nothing here recurses with it.
+//! Every schema inside a schema becomes one rule, however often it is used, and rules
+//! refer to each other: recursion in a schema becomes recursion in the grammar, and the
+//! code here does not recurse.
 
 use super::number::{self, Asked, Written};
 use super::object::{Members, Names};
@@ -15,12 +15,13 @@ use muser_text::chat::Types;
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
 
-/// Levels of a value that the schema leaves free.
+/// The deepest nesting of a JSON value for which the schema allows anything.
 const FREE_DEPTH: usize = 4;
-/// Items of an array, and members of an object, inside one.
+/// The most items of an array, and members of an object, in a JSON value for which the
+/// schema allows anything.
 const FREE_ITEMS: usize = 32;
 
-/// Makes the rules of one schema.
+/// Makes the grammar rules of one JSON schema.
 pub(super) struct Compiler<'s> {
     pub(super) rules: Rules,
     pub(super) reader: Reader<'s>,
@@ -31,7 +32,8 @@ pub(super) struct Compiler<'s> {
 }
 
 impl<'s> Compiler<'s> {
-    /// References are to places in `root`.
+    /// Creates a compiler that adds to `rules`; the schema's `$ref` references point
+    /// into `root`.
     pub(super) fn new(rules: Rules, root: &'s Value, limits: &'s SchemaLimits) -> Self {
         Self {
             rules,
@@ -43,7 +45,8 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// The rule of the values that fit a schema, made by [`Compiler::finish`].
+    /// Returns the number of the rule for the values that fit a schema;
+    /// [`Compiler::finish`] fills the rule in.
     pub(super) fn value(&mut self, schema: &Value, at: &str) -> RuleId {
         let key = schema.to_string();
         if let Some(&rule) = self.known.get(&key) {
@@ -56,7 +59,7 @@ impl<'s> Compiler<'s> {
         rule
     }
 
-    /// Makes the rules that were asked for, and those that they ask for.
+    /// Fills in every reserved rule of a schema, and the rules that those need in turn.
     ///
     /// # Errors
     /// What cannot be decoded, or is too large once references are followed.
@@ -66,7 +69,7 @@ impl<'s> Compiler<'s> {
             let mut alternatives = Vec::new();
             let mut scalars = Vec::new();
             for plain in &plains {
-                // Each of its members becomes a schema of its own.
+                // Each of an object's members is copied as a schema of its own.
                 self.reader.copy(plain.size(), &plain.at)?;
                 self.plain(plain, &mut alternatives, &mut scalars)?;
             }
@@ -86,7 +89,7 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// A terminal of these expressions' alternatives.
+    /// Makes the terminal that matches any one of these expressions.
     pub(super) fn one_of(&mut self, mut expressions: Vec<String>) -> Sym {
         expressions.dedup();
         if let [one] = &expressions[..] {
@@ -97,7 +100,8 @@ impl<'s> Compiler<'s> {
         Sym::Term(self.rules.terminal(&names.join(" | ")))
     }
 
-    /// Adds the values of one plain schema: scalars as terminal expressions.
+    /// Adds the values of one schema without references and combinations: scalars as
+    /// terminal expressions, arrays and objects as sequences.
     fn plain(
         &mut self,
         plain: &Plain,
@@ -157,7 +161,7 @@ impl<'s> Compiler<'s> {
         }
         let open = if free { FREE_ITEMS as u64 } else { limit };
         let most = count("maxItems")?.unwrap_or(u64::MAX).min(open.max(least));
-        // Both are within the limit.
+        // Both counts are within the limit on items, so they fit a `usize`.
         let (least, mut most) = (least as usize, most as usize);
         if least > most {
             return Ok(());
@@ -177,12 +181,14 @@ impl<'s> Compiler<'s> {
                 None => this.free(FREE_DEPTH - 1),
             },
         };
-        // Beyond a tuple nothing is written that nobody declared.
+        // After the items of `prefixItems` nothing follows unless `items` or `minItems`
+        // asks for it.
         if !prefix.is_empty() && words.get("items").is_none() && least <= prefix.len() {
             most = most.min(prefix.len());
         }
         let comma = self.rules.text(",");
-        // From the last place on: what may follow before the bracket.
+        // Built from the last item to the first: what may follow before the closing
+        // bracket.
         let tuple = prefix.len().min(most);
         let mut tail = match most > tuple {
             true => {
@@ -281,7 +287,8 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// The names that additional properties may have.
+    /// Makes the terminal of the names, with their quotes, that an object's undeclared
+    /// members may have; declared names are excluded.
     fn names(&mut self, names: &Names, members: &Members, at: &str) -> Result<Sym, Refusal> {
         let steps = self.limits.pattern_steps;
         let mut conditions = match names {
@@ -309,12 +316,12 @@ impl<'s> Compiler<'s> {
             let both = format!("T{name} & ~T{taken}");
             return Ok(Sym::Term(self.rules.terminal(&both)));
         }
-        // A model would make one name as long as it may.
+        // Bounds the length: a model might write one endless name.
         conditions.push("[^\"\\\\\\x00-\\x1F]{0,64}".to_owned());
         Ok(Sym::Term(self.rules.terminal(&string::quoted(&conditions))))
     }
 
-    /// Any value, so many levels deep.
+    /// Returns the rule of any JSON value with at most `depth` levels of nesting.
     fn free(&mut self, depth: usize) -> RuleId {
         while self.free.len() <= depth {
             let inner = self.free.last().copied();
@@ -351,7 +358,8 @@ impl<'s> Compiler<'s> {
     }
 }
 
-/// Refuses words of the written types that have no decoding.
+/// Refuses a schema with a keyword that cannot be decoded (`uniqueItems`, …) for a type
+/// that its values may have.
 pub(super) fn refuse_undecodable(plain: &Plain, kinds: Types) -> Result<(), Refusal> {
     for (types, _, cannot) in WORDS {
         let found = cannot.iter().find(|word| plain.words.contains_key(**word));

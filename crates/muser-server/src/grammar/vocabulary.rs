@@ -1,4 +1,5 @@
-//! The vocabulary as the grammar library wants it, here and in workers.
+//! Prepares the model's vocabulary for the grammar library, and compiles grammars over
+//! it, in the server and in worker processes.
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
@@ -8,18 +9,19 @@ use muser_text::Tokenizer;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-/// Masks that a worker computes of a grammar, along a way through it: what is
-/// too much for one answer is found before there is one.
+/// How many token masks a worker computes on trial, with random tokens in between: a
+/// grammar too costly for an answer is refused before the answer begins.
 const PROBES: usize = 24;
 
-/// The texts of all tokens, and which of them end an answer.
+/// The bytes of all tokens of a model, and which tokens end an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vocabulary {
     ends: Vec<Token>,
     words: Vec<Vec<u8>>,
 }
 
-/// Tokens as the library's own trie knows them: masks ask for no tokenizer.
+/// The grammar library's view of the tokenizer, made of its own trie of tokens: token
+/// masks need no real tokenizer.
 struct Trie(TokTrie);
 
 impl TokenizerEnv for Trie {
@@ -38,7 +40,7 @@ impl Vocabulary {
         Self { ends, words }
     }
 
-    /// The tokenizer's; `None` if nothing in it ends an answer.
+    /// Reads the vocabulary of a tokenizer; `None` if no token of it ends an answer.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let size = u32::try_from(tokenizer.vocab_size()).ok()?;
         let ends: Vec<Token> = tokenizer.eog().iter().collect();
@@ -56,7 +58,7 @@ impl Vocabulary {
         Some(Self { ends, words })
     }
 
-    /// As bytes for a worker.
+    /// Encodes the vocabulary as the bytes that a worker process reads.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
@@ -71,7 +73,8 @@ impl Vocabulary {
         out
     }
 
-    /// From a server's bytes; `None` if they are cut off.
+    /// Decodes the vocabulary that a server sent to its worker process; `None` if the
+    /// bytes are cut off.
     pub(super) fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let number = |bytes: &mut &[u8]| {
             let (head, rest) = bytes.split_first_chunk::<4>()?;
@@ -92,7 +95,7 @@ impl Vocabulary {
         Some(Self { ends, words })
     }
 
-    /// What makes grammars over it.
+    /// Creates the library's factory, which compiles grammars over this vocabulary.
     ///
     /// # Errors
     /// The library cannot take it: a token of 64 KiB, which a file may have.
@@ -108,7 +111,7 @@ impl Vocabulary {
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
             verbose_errors: false,
-            // What one mask may take: tens of milliseconds.
+            // Bounds the cost of one token mask to tens of milliseconds.
             step_lexer_fuel: 500_000,
             max_items_in_row: 4000,
             ..ParserLimits::default()
@@ -117,7 +120,7 @@ impl Vocabulary {
     }
 }
 
-/// Compiles a grammar.
+/// Compiles a grammar's text into a matcher, which computes token masks.
 ///
 /// # Errors
 /// The library's reason.
@@ -130,7 +133,8 @@ pub(super) fn compile(factory: &ParserFactory, lark: &str) -> Result<Matcher, St
     }
 }
 
-/// Compiles a grammar and goes some way through it.
+/// Compiles a grammar and tries it: computes token masks and consumes random allowed
+/// tokens, [`PROBES`] times at most.
 ///
 /// # Errors
 /// Why it cannot be decoded.
@@ -160,7 +164,8 @@ pub(super) fn probe(factory: &ParserFactory, lark: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The first line that says something: the library adds its state to errors.
+/// Returns the first line of an error that is not empty, cut at 300 characters: the
+/// grammar library appends its state to its errors.
 pub(super) fn first_line(text: &str) -> String {
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
     let line = lines.next().unwrap_or("no reason was given");

@@ -1,10 +1,10 @@
-//! A process that compiles grammars for a server.
+//! The worker process that compiles grammars on trial for a server.
 //!
-//! It reads from its standard input and answers on its standard output, in
-//! frames: a length in four bytes, little-endian, and as many bytes. The first
-//! frame has the limits, the second the vocabulary, each further one a grammar,
-//! which is answered with one frame: a byte for the verdict and a reason. What
-//! goes wrong here ends this process, whose server starts another.
+//! It reads frames from standard input and answers with frames on standard output. A
+//! frame is a length (four bytes, little-endian) and as many bytes. The first frame
+//! holds the limits, the second the model's vocabulary, and every further one a
+//! grammar, which is answered with one frame: a byte for the verdict, then the reason
+//! of a refusal. A failure ends this process, and the server starts another.
 
 use super::vocabulary::{Vocabulary, probe};
 use crate::limits::GrammarLimits;
@@ -14,26 +14,28 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// The largest frame.
+/// The most bytes of one frame between a server and its worker process.
 const MOST: usize = 1 << 28;
 
-/// The verdicts' bytes.
+/// The first byte of a worker's answer once it is ready for grammars; the next three
+/// stand for the verdicts on a grammar.
 pub(super) const READY: u8 = 0;
 pub(super) const FITS: u8 = 1;
 pub(super) const REFUSED: u8 = 2;
 pub(super) const TOO_LONG: u8 = 3;
 
-/// How often a grammar's CPU time is looked at.
+/// How often the worker checks the CPU time that compiling a grammar has taken.
 const TICK: Duration = Duration::from_millis(20);
 
-/// CPU time of this process. A grammar's time is counted in it: on a busy machine
-/// the same grammars are taken as on an idle one.
+/// Returns the CPU time of this process. A grammar's time limit is counted in it, so
+/// that a busy machine accepts the same grammars as an idle one.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Reads one frame; `None` at the end.
+/// Reads one frame (a length in four bytes, then as many bytes); `None` at the end of
+/// the input.
 pub(super) fn read_frame(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     let mut head = [0; 4];
     match from.read_exact(&mut head) {
@@ -50,7 +52,7 @@ pub(super) fn read_frame(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     Ok(Some(frame))
 }
 
-/// Writes one frame.
+/// Writes one frame (a length in four bytes, then as many bytes) and flushes.
 pub(super) fn write_frame(to: &mut impl Write, frame: &[u8]) -> Result<()> {
     let length = u32::try_from(frame.len());
     let length = length.map_err(|_| Error::new(ErrorKind::InvalidData, "a frame is too long"))?;
@@ -59,7 +61,8 @@ pub(super) fn write_frame(to: &mut impl Write, frame: &[u8]) -> Result<()> {
     to.flush()
 }
 
-/// The limits as the first frame.
+/// Encodes the limits of memory, stack and time as the first frame that a worker
+/// process gets.
 pub(super) fn settings(limits: &GrammarLimits) -> Vec<u8> {
     let millis = u64::try_from(limits.time.as_millis()).unwrap_or(u64::MAX);
     [limits.memory, limits.stack as u64, millis]
@@ -68,10 +71,11 @@ pub(super) fn settings(limits: &GrammarLimits) -> Vec<u8> {
         .collect()
 }
 
-/// Compiles grammars for a server until that closes the standard input.
+/// Runs a worker process: compiles grammars for a server until the server closes the
+/// standard input.
 ///
-/// A program that runs a server with workers calls this where its command line
-/// says so ([`crate::Options::grammar_worker`]).
+/// A program whose server uses workers calls this when it is started with the command
+/// line in [`crate::Options::grammar_worker`].
 ///
 /// # Errors
 /// Standard input or output, or what came there.
@@ -89,7 +93,7 @@ pub fn grammar_worker() -> Result<()> {
         return Err(invalid("the limits are not three numbers"));
     };
     let time = Duration::from_millis(millis);
-    // Without the limit (some systems have none) time and stack still hold.
+    // Some systems cannot limit memory: there the limits of time and stack still hold.
     let limit = |resource, most| {
         let (current, maximum) = (Some(most), Some(most));
         setrlimit(resource, Rlimit { current, maximum })
@@ -122,7 +126,7 @@ pub fn grammar_worker() -> Result<()> {
             let result = results.recv_timeout(TICK);
             if cpu_time().saturating_sub(start) > time {
                 write_frame(&mut output, &[TOO_LONG])?;
-                // What still runs ends with the process.
+                // Exiting also ends the compilation that is still running.
                 std::process::exit(0);
             }
             match result {

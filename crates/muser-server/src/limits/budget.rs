@@ -1,8 +1,8 @@
-//! Bytes that requests hold, counted against one budget.
+//! Counts the bytes of memory that requests hold against one budget.
 //!
-//! A client may hold as much as it leaves free. So one alone gets half of the
-//! budget, two get a third each, and there is always something left for who
-//! comes next.
+//! A client may hold at most as many bytes as are then left free. So one client alone
+//! gets half of the budget, two get a third each, and something is always left for the
+//! next client.
 
 use super::work::Client;
 use crate::error::ApiError;
@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The budget of all requests.
+/// The memory that all requests together may hold, and what each client holds of it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total: u64,
@@ -23,17 +23,17 @@ struct Held {
     by: HashMap<Client, u64>,
 }
 
-/// Why bytes are not given.
+/// Why a request does not get the memory that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// Even alone the request would not get them.
+    /// The request asks for more memory than one request can ever get.
     Never { most: u64 },
-    /// Others, or other requests of the client, hold them.
+    /// Other requests, of this client or of others, hold the memory now.
     Now,
 }
 
 impl Budget {
-    /// Of this many bytes.
+    /// Creates a budget of this many bytes for the memory of all requests.
     pub(crate) fn new(total: u64) -> Arc<Self> {
         Arc::new(Self {
             total,
@@ -45,17 +45,17 @@ impl Budget {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes held by all.
+    /// Returns the bytes of memory that all requests hold now.
     pub(crate) fn used(&self) -> u64 {
         self.held().all
     }
 
-    /// The most that one request can get.
+    /// Returns the most bytes of memory that one request can get: half of the budget.
     pub(crate) fn most(&self) -> u64 {
         self.total / 2
     }
 
-    /// A claim of this client's, of nothing yet.
+    /// Creates the claim of one request of this client, which holds no memory yet.
     pub(crate) fn claim(self: &Arc<Self>, client: Client) -> Claim {
         Claim {
             budget: self.clone(),
@@ -91,7 +91,7 @@ impl Budget {
     }
 }
 
-/// What one request holds; given back when dropped.
+/// The bytes of memory that one request holds of the budget; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     budget: Arc<Budget>,
@@ -100,7 +100,8 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Holds more. `what` names it in a refusal.
+    /// Takes more bytes of memory from the budget for a request; `what` names their use
+    /// in a refusal.
     ///
     /// # Errors
     /// 413 for what never fits, 429 for what does not fit now.
@@ -128,7 +129,8 @@ impl Claim {
         }
     }
 
-    /// Holds this much and no more.
+    /// Gives memory of the request back to the budget until it holds no more than
+    /// `bytes`.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let back = self.bytes.saturating_sub(bytes);
         self.budget.give_back(self.client, back);

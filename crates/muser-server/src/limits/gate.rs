@@ -1,8 +1,8 @@
-//! A gate before what takes a processor: few at once, clients in turn.
+//! Limits how many requests are read at once, and lets clients take turns.
 //!
-//! Reading a request (its JSON, its template, its tokens, its grammar) may take
-//! a processor for a while. As many at once as there are processors would leave
-//! the answers that run none.
+//! Reading a request (parsing its JSON, running its chat template, tokenizing, making
+//! its grammar) may occupy a processor for a while. If as many requests as processors
+//! were read at once, the running answers would get none.
 
 use super::turns::Turns;
 use super::work::Client;
@@ -10,7 +10,8 @@ use crate::error::ApiError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// The gate.
+/// Admits a limited number of requests at once to the costly part of reading them; the
+/// clients that wait take turns.
 #[derive(Debug)]
 pub(crate) struct Gate(Mutex<State>);
 
@@ -20,12 +21,14 @@ struct State {
     waiting: Turns<Client, oneshot::Sender<Pass>>,
 }
 
-/// Leave to work; the next one's when dropped.
+/// Permission to read a request; when dropped it passes to the next client that waits
+/// at the gate.
 #[derive(Debug)]
 pub(crate) struct Pass(Option<Arc<Gate>>);
 
 impl Gate {
-    /// So many at once.
+    /// Creates a gate that lets `places` requests at once through to the costly part of
+    /// reading them.
     pub(crate) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State {
             free: places,
@@ -37,14 +40,15 @@ impl Gate {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for this client's turn.
+    /// Waits at the gate until it is this client's turn to have a request read.
     ///
     /// # Errors
     /// The server is going down.
     pub(crate) async fn enter(self: &Arc<Self>, client: Client) -> Result<Pass, ApiError> {
         let turn = {
             let mut state = self.state();
-            // Whoever gave up waiting must not be what the queue consists of.
+            // Removes requests that gave up waiting, so that the queue does not fill
+            // with them.
             state.waiting.retain(|sender| !sender.is_closed());
             if state.free > 0 {
                 state.free -= 1;
@@ -79,7 +83,8 @@ impl Drop for Pass {
             };
             match next.send(Pass(Some(gate.clone()))) {
                 Ok(()) => return,
-                // It left just now: its pass is not to come back here.
+                // The receiver left just now: disarms the pass, which would otherwise
+                // free its place a second time.
                 Err(mut unused) => unused.0 = None,
             }
         }

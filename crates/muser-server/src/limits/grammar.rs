@@ -1,26 +1,28 @@
-//! What constrained decoding may take.
+//! Limits what constrained decoding may take: processes, time, memory and tokens.
 
 use std::time::Duration;
 
-/// What compiling a grammar, and decoding under one, may take.
+/// Limits of compiling a grammar and of decoding under one: processes, time, memory,
+/// tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarLimits {
-    /// Processes that compile grammars, at least one.
+    /// How many worker processes compile grammars on trial; at least one.
     pub workers: usize,
-    /// CPU time for one grammar: compiling it and computing its first masks. On the
-    /// clock, five times as much.
+    /// The most CPU time that compiling one grammar and computing its first token masks
+    /// may take. On the clock it may take five times as much.
     pub time: Duration,
-    /// Address space of a worker in bytes.
+    /// The most bytes of address space of a worker process, which compiles grammars.
     pub memory: u64,
-    /// Stack in bytes of the thread that compiles; the server's own thread for
-    /// it has twice that.
+    /// Bytes of stack of the worker's thread that compiles grammars; the server's own
+    /// thread for that has twice as many.
     pub stack: usize,
-    /// For one mask: which tokens may come next.
+    /// The longest time that an answer waits for one token mask (the tokens that its
+    /// grammar allows next).
     pub mask_time: Duration,
-    /// Tokens of reasoning before a constrained answer; half of `max_tokens`
-    /// where that is less.
+    /// The most tokens of reasoning before a constrained answer; half of `max_tokens`
+    /// if that is less.
     pub reasoning: usize,
-    /// Grammars that are kept for requests with the same schema.
+    /// How many compiled grammars are cached for later requests with the same schema.
     pub kept: usize,
 }
 

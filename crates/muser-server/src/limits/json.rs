@@ -1,33 +1,33 @@
-//! A JSON text, walked once before it is parsed.
+//! Checks a JSON body against limits in one walk before it is parsed.
 //!
-//! The parser recurses and allocates by what the text says. This walk does
-//! neither: a stack of bounded depth, one look at each byte. It is no parser:
-//! where the text is no JSON it stops and leaves the refusal to the parser, which
-//! stops at the same byte or before. Strings end where the parser's end, so the
-//! two never disagree about what lies inside one.
+//! The parser recurses and allocates as the text demands. This walk does not: its stack
+//! is bounded, and it looks at each byte once. It does not validate: where the text is
+//! no JSON it stops, and the parser, which stops at the same byte or before, refuses
+//! the text. Both end strings at the same byte, so they never disagree about what is
+//! inside one.
 
 use super::work::Work;
 use crate::error::ApiError;
 use serde_json::Value;
 use std::ops::Range;
 
-/// Bounds of a JSON body. Beyond one a request gets 400 with the place, the
-/// bound and what was found.
+/// Limits of a request's JSON body. A request beyond one of them gets status 400 with
+/// the place, the limit and what was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonLimits {
-    /// Objects and arrays within each other.
+    /// The deepest nesting of objects and arrays in a request's JSON body.
     pub depth: usize,
-    /// Values and names together.
+    /// The most values and member names, counted together, in a request's JSON body.
     pub nodes: usize,
-    /// Bytes of a string, as written.
+    /// The most bytes of one string in a request's JSON body, escapes as written.
     pub string_bytes: usize,
-    /// Bytes of a name, as written.
+    /// The most bytes of one member name in a request's JSON body, escapes as written.
     pub name_bytes: usize,
-    /// Characters of a number.
+    /// The most characters of one number in a request's JSON body.
     pub number_bytes: usize,
-    /// Messages of a conversation.
+    /// The most messages of a chat request.
     pub messages: usize,
-    /// Tools.
+    /// The most tools of a chat request.
     pub tools: usize,
 }
 
@@ -45,27 +45,30 @@ impl Default for JsonLimits {
     }
 }
 
-/// Bytes of a parsed value, and with the room that a growing array has in
-/// reserve.
+/// Bytes counted for one parsed JSON value: twice its size, since a growing array
+/// reserves room.
 const VALUE: u64 = 2 * size_of::<Value>() as u64;
-/// Bytes of an array: the parser begins with room for four, and the allocator
-/// has its own.
+/// Bytes counted for a parsed JSON array beside its values: the parser reserves room
+/// for four at first, and the allocator needs some.
 const ARRAY: u64 = 2 * VALUE + 32;
-/// Bytes of an object: its table and its first entries.
+/// Bytes counted for a parsed JSON object beside its members: its table, with room for
+/// the first ones.
 const OBJECT: u64 = ARRAY + 192;
-/// Bytes of an entry of an object, beside its value and the letters of its name.
+/// Bytes counted for a member of a parsed JSON object, beside its value and the bytes
+/// of its name.
 const ENTRY: u64 = 128;
-/// Bytes between two looks at the clock.
+/// Bytes of a JSON body between two checks of the request's deadline.
 const STRIDE: usize = 64 << 10;
-/// Bytes of a name shown in a refusal.
+/// The most bytes of a member name that an error message shows.
 const SHOWN: usize = 64;
 
-/// A container that the walk is in.
+/// An array or object that the walk over a JSON body is inside of.
 enum Open {
     Array {
         index: usize,
     },
-    /// With the place of the name last read, and whether one comes next.
+    /// A JSON object, with the range of the member name last read, and whether the next
+    /// string is a name.
     Object {
         name: Range<usize>,
         name_next: bool,
@@ -80,7 +83,8 @@ struct Walk<'t> {
     cost: u64,
 }
 
-/// Walks a body; how many bytes its values will take once they are parsed.
+/// Checks a request's JSON body against its limits; returns an upper estimate of the
+/// bytes that its values will take once parsed.
 ///
 /// # Errors
 /// A bound is passed; the request's time is up.
@@ -108,8 +112,8 @@ pub(crate) fn check(text: &[u8], limits: &JsonLimits, work: &Work) -> Result<u64
 }
 
 impl Walk<'_> {
-    /// Reads what begins at this byte; where the next begins, or `None` where
-    /// the text is no JSON.
+    /// Reads the JSON token that begins at this byte; returns where the next one
+    /// begins, or `None` if the text is no JSON.
     fn step(&mut self, at: usize) -> Result<Option<usize>, ApiError> {
         match self.text[at] {
             b' ' | b'\t' | b'\r' | b'\n' => {}
@@ -177,7 +181,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Counts a value or a name.
+    /// Counts one value or member name of the JSON body, and the memory that it will
+    /// take.
     fn node(&mut self, cost: u64) -> Result<(), ApiError> {
         self.nodes += 1;
         self.cost = self.cost.saturating_add(cost + VALUE);
@@ -197,7 +202,7 @@ impl Walk<'_> {
                 Some(_) => end += 1,
             }
         }
-        // A string that does not end is as long as what there is of it.
+        // A string without a closing quote ends with the text.
         let end = end.min(self.text.len());
         let length = end - at - 1;
         let is_name = match self.stack.last_mut() {
@@ -219,7 +224,7 @@ impl Walk<'_> {
         Ok((end < self.text.len()).then_some(end + 1))
     }
 
-    /// A number, or one of the three words.
+    /// Reads a JSON number, or `true`, `false` or `null`.
     fn literal(&mut self, at: usize) -> Result<Option<usize>, ApiError> {
         let ends = |b: &u8| {
             matches!(
@@ -246,8 +251,8 @@ impl Walk<'_> {
         .code(CODE)
     }
 
-    /// Where the walk is, such as `messages[3].content`; the beginning of it
-    /// where it is long.
+    /// Returns the path in the JSON body that the walk has reached, such as
+    /// `messages[3].content`, cut short if it is long.
     fn place(&self) -> String {
         let mut place = String::new();
         for open in &self.stack {
@@ -275,7 +280,7 @@ impl Walk<'_> {
     }
 }
 
-/// The code of a refusal by a bound.
+/// The error code of a request that exceeds one of the limits of JSON bodies.
 pub(crate) const CODE: &str = "limit_exceeded";
 
 #[cfg(test)]
@@ -370,13 +375,14 @@ mod tests {
         }
     }
 
-    /// The guess is about memory: it may not be below what the parser takes.
+    /// The estimate is for a memory limit: it must not be below what the parsed values
+    /// take.
     #[test]
     fn the_cost_is_at_least_the_size_of_the_values() {
         let cost = |text: &str| walk(text, &JsonLimits::default()).unwrap();
         let value = size_of::<Value>() as u64;
         assert!(cost("[1,1,1,1]") >= 5 * value);
-        // An array of one has room for four.
+        // An array with one value has room for four.
         assert!(cost("[[1],[1]]") >= 4 * value + 2 * 4 * value);
         assert!(cost(r#"{"name":"value"}"#) >= 2 * value + 104);
     }

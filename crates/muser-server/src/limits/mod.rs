@@ -1,10 +1,11 @@
-//! What a request may take: bytes, depth, counts, memory, time and turns.
+//! Limits what one HTTP request may take: bytes, nesting, counts, memory, time and
+//! turns.
 //!
-//! Everything a client sends passes here before anything recursive or costly
-//! sees it. [`json`] walks a body once, iteratively; [`budget`] counts the bytes
-//! that requests hold; [`work`] knows until when, and for whom, a request is
-//! worked on; [`turns`] and [`gate`] let clients take turns; [`schema`] bounds
-//! schemas, [`grammar`] what is made of them.
+//! Everything a client sends is checked here before recursive or costly code sees it.
+//! [`json`] walks a body once, without recursion; [`budget`] counts the bytes of memory
+//! that requests hold; [`work`] holds a request's client and deadline; [`turns`] and
+//! [`gate`] let clients take turns; [`text`] bounds the tokens of texts; [`schema`]
+//! bounds JSON schemas, and [`grammar`] the grammars made of them.
 
 pub(crate) mod budget;
 pub(crate) mod gate;

@@ -1,36 +1,41 @@
-//! What a schema may consist of, before anything is made of it.
+//! Checks the size of JSON schemas in requests before grammars are made of them.
 
 use crate::error::ApiError;
 use serde_json::Value;
 
-/// What schemas may be: those of `response_format` and of tools' parameters.
+/// Limits of the JSON schemas in a request: those of `response_format` and of tools'
+/// parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaLimits {
-    /// Bytes of a schema as JSON.
+    /// The most bytes of a request's JSON schema.
     pub bytes: usize,
-    /// Objects and arrays inside each other.
+    /// The deepest nesting of objects and arrays in a JSON schema.
     pub depth: usize,
-    /// Values of all kinds: objects, arrays, numbers, strings.
+    /// The most values in a JSON schema, of all kinds: objects, arrays, numbers,
+    /// strings.
     pub nodes: usize,
-    /// Names in one object: properties, definitions, names that are required.
+    /// The most names in one object of a JSON schema (properties, definitions), and in
+    /// one `required`.
     pub properties: usize,
-    /// Bytes of all names together.
+    /// The most bytes of all member names of a JSON schema together.
     pub name_bytes: usize,
-    /// Values of one `enum`.
+    /// The most values of one `enum` of a JSON schema.
     pub values: usize,
-    /// Bytes of the strings of one `enum` or `const`.
+    /// The most bytes of the strings in one `enum` or `const` of a JSON schema.
     pub value_bytes: usize,
-    /// `minItems`; an array without a smaller `maxItems` ends there as well.
+    /// The largest `minItems` of a JSON schema; also the most items of an array that
+    /// has no smaller `maxItems`.
     pub items: usize,
-    /// Characters of `minLength`, `maxLength`.
+    /// The largest `minLength` of a JSON schema, in characters.
     pub length: usize,
-    /// Bytes of a pattern.
+    /// The most bytes of one `pattern` of a JSON schema.
     pub pattern_bytes: usize,
-    /// Steps of a pattern with its repetitions written out.
+    /// The most steps of one `pattern` of a JSON schema with its repetitions written
+    /// out.
     pub pattern_steps: u64,
-    /// Parts of the grammar that a schema comes to.
+    /// The most rules and symbols of the grammar that a JSON schema is compiled into.
     pub rules: usize,
-    /// Bytes of the schemas of all tools of one request.
+    /// The most bytes of the JSON schemas of all tools of one request together.
     pub tools_bytes: usize,
 }
 
@@ -54,11 +59,12 @@ impl Default for SchemaLimits {
     }
 }
 
-/// A value on its way through the walk, and how it was reached.
+/// A value that the walk over a JSON schema visits, and how it was reached.
 struct Step<'v> {
     value: &'v Value,
     depth: usize,
-    /// The step that led here, and the name or place that it took.
+    /// The index of the walk's step that visits the enclosing value; `None` for the
+    /// schema's root.
     from: Option<usize>,
     key: Key<'v>,
 }
@@ -71,8 +77,8 @@ enum Key<'v> {
 }
 
 impl SchemaLimits {
-    /// Refuses a schema that is too large in any way. Nothing here recurses, so
-    /// it may stand before everything that does.
+    /// Refuses a JSON schema that exceeds one of the limits. The walk does not recurse,
+    /// so it can come before code that does.
     ///
     /// # Errors
     /// The place, what is allowed there and what was found.
@@ -80,7 +86,8 @@ impl SchemaLimits {
         self.measure(param, schema).map(|_| ())
     }
 
-    /// [`SchemaLimits::check`], and about how many bytes of JSON the schema is.
+    /// Checks a JSON schema like [`SchemaLimits::check`], and returns roughly how many
+    /// bytes of JSON it takes.
     fn measure(&self, param: &str, schema: &Value) -> Result<usize, ApiError> {
         let mut steps = vec![Step {
             value: schema,
@@ -158,8 +165,8 @@ impl SchemaLimits {
         Ok(bytes)
     }
 
-    /// The bounds of one word, where its value is of the word's kind: a property
-    /// may have any name.
+    /// Checks the limit of one schema keyword, if its value has the keyword's type: a
+    /// property of the same name may hold anything.
     fn word(&self, word: &str, value: &Value) -> Result<(), (&'static str, usize, usize)> {
         let within = |what, most, found| match found > most {
             true => Err((what, most, found)),
@@ -182,7 +189,8 @@ impl SchemaLimits {
         }
     }
 
-    /// Refuses tools of which a schema is too large, or all of them are.
+    /// Refuses a request's tools if the schema of one, or those of all together, are
+    /// too large.
     pub(crate) fn check_tools<'v>(
         &self,
         field: &str,
@@ -211,7 +219,8 @@ fn too_much(at: String, what: &str, most: usize, found: usize) -> ApiError {
     ApiError::field(at, format!("expected at most {most} {what}, found {found}"))
 }
 
-/// Where a step is: `schema.properties.a.items[0]`.
+/// Returns the path of a visited value in the JSON schema, such as
+/// `schema.properties.a.items[0]`.
 fn path(param: &str, steps: &[Step<'_>], at: usize) -> String {
     let mut keys = Vec::new();
     let mut at = Some(at);

@@ -1,26 +1,26 @@
-//! Texts on their way to tokens: how many there may be, and until when.
+//! Turns a request's texts into tokens, within limits on their number, memory and time.
 
 use super::work::Work;
 use crate::error::ApiError;
 use muser_engine::Token;
 use muser_text::{EncodeOptions, Error, Tokenizer};
 
-/// Memory that merging takes for each byte of a piece: a word, or a run of
-/// spaces.
+/// Bytes of memory that the tokenizer's merging takes for each byte of a piece (a word,
+/// or a run of spaces).
 const MERGE: u64 = 160;
-/// Pieces up to here are nothing beside the rest.
+/// The length in bytes up to which the memory for merging a piece is not counted.
 const SHORT: usize = 4096;
 
-/// What the texts of a request may come to.
+/// The bounds on tokenizing the texts of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TextBounds<'w> {
-    /// Tokens of one: the context's.
+    /// The most tokens of one text: the model's context length.
     pub(crate) most: usize,
     pub(crate) work: &'w Work,
 }
 
 impl TextBounds<'_> {
-    /// The tokens of a text; `param` is its field.
+    /// Encodes a text as tokens; errors name the request's field `param`.
     ///
     /// # Errors
     /// 400 for more tokens than the context has, as soon as that is known; 504
@@ -49,8 +49,8 @@ impl TextBounds<'_> {
     }
 }
 
-/// Bytes of the longest run of spaces, or of anything else: no piece is longer
-/// but by a character before it.
+/// Returns the bytes of the longest run of spaces, or of other characters. A piece of
+/// the tokenizer is at most that long, and one character before it.
 fn longest_run(text: &str) -> usize {
     let mut longest = 0;
     let mut begin = 0;

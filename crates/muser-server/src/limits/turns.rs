@@ -1,10 +1,10 @@
-//! Turns: who waits is served one after the other by whose it is, not by how
-//! much each has waiting.
+//! A queue in which owners (clients) take turns, however many items each of them has
+//! waiting.
 
 use std::collections::VecDeque;
 
-/// Items that wait, in a rotation over their owners; those of one owner in
-/// their order.
+/// Waiting items, served in rotation over their owners (clients); items of one owner
+/// keep their order.
 #[derive(Debug)]
 pub(crate) struct Turns<K, T> {
     owners: VecDeque<(K, VecDeque<T>)>,
@@ -27,7 +27,7 @@ impl<K: PartialEq, T> Turns<K, T> {
         self.len == 0
     }
 
-    /// Lets an item wait behind all others of its owner.
+    /// Adds an item to the queue, behind all others of its owner (a client).
     pub(crate) fn push(&mut self, owner: K, item: T) {
         self.len += 1;
         match self.owners.iter_mut().find(|(k, _)| *k == owner) {
@@ -36,9 +36,9 @@ impl<K: PartialEq, T> Turns<K, T> {
         }
     }
 
-    /// Takes the next one whose turn it is: the one of least rank of the first
-    /// owner who has any with a rank, and who then waits behind all other
-    /// owners. Of equals the first one; what has no rank may not go now.
+    /// Removes and returns the next item: of the first owner with an item that has a
+    /// rank, the item of least rank, and of equal ones the first. The owner then waits
+    /// behind all others. Items for which `rank` returns `None` may not go now.
     pub(crate) fn pop(&mut self, mut rank: impl FnMut(&T) -> Option<u64>) -> Option<T> {
         let mut best = |items: &VecDeque<T>| {
             let ranked = items.iter().enumerate();
@@ -56,12 +56,12 @@ impl<K: PartialEq, T> Turns<K, T> {
         Some(item)
     }
 
-    /// Everything that waits, in no order of turns.
+    /// Iterates over all items that wait in the queue, not in the order of their turns.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.owners.iter().flat_map(|(_, items)| items)
     }
 
-    /// Lets go of what does not wait any more.
+    /// Removes the items of the queue for which `keep` returns false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
         for (_, items) in &mut self.owners {
             items.retain_mut(&mut keep);

@@ -1,4 +1,5 @@
-//! For whom and until when a request is worked on.
+//! Tracks for which client, until when and with how much memory an HTTP request is
+//! worked on.
 
 use super::budget::{Budget, Claim};
 use crate::error::ApiError;
@@ -8,19 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Whose requests share: those of one key, or of one address where there are
-/// no keys.
+/// A client, whose requests share its part of the server: all requests with one API
+/// key, or from one address if the server has no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Client {
-    /// The key's number.
+    /// The client with the API key of this number.
     Key(usize),
-    /// The peer's address; of IPv6 the network of 64 bits, which one host
-    /// usually has for itself.
+    /// The client at this IP address; of IPv6 only the first 64 bits count, the network
+    /// that one host usually has to itself.
     Address(IpAddr),
 }
 
 impl Client {
-    /// The client at an address.
+    /// Returns the client at an IP address.
     pub(crate) fn at(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -32,25 +33,28 @@ impl Client {
     }
 }
 
-/// One request's claim on the machine, from its first byte to the end of its
-/// answer. Whatever takes time for it asks [`Work::check`] in between.
+/// The deadline, memory and client of one HTTP request, from its first byte to the end
+/// of its answer. Code that works long for the request calls [`Work::check`] in
+/// between.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) client: Client,
-    /// When the first byte of the request came.
+    /// The time at which the first byte of the request arrived.
     pub(crate) started: Instant,
-    /// Microseconds from then on that it may take.
+    /// Microseconds that the request may take, counted from its first byte.
     allowed: AtomicU64,
-    /// Told when that changes.
+    /// Wakes whoever waits for the deadline when the allowed time is shortened.
     shortened: Notify,
-    /// Nobody waits for it any more.
+    /// Whether the client is gone, so that nobody waits for the answer.
     gone: AtomicBool,
-    /// What it holds of the memory for requests, until nothing of it is left.
+    /// The request's share of the memory for requests, given back when the request is
+    /// dropped.
     claim: Mutex<Claim>,
 }
 
 impl Work {
-    /// A request that began at this time and may take so long.
+    /// Starts the record of a request whose first byte came at `started` and that may
+    /// take `allowed`.
     pub(crate) fn new(
         client: Client,
         started: Instant,
@@ -67,7 +71,8 @@ impl Work {
         }
     }
 
-    /// Work of a day.
+    /// Returns the record of a request, for tests and fuzzing, that may take a day and
+    /// half a TiB of memory.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn unbounded() -> Self {
         let here = Client::at(std::net::Ipv4Addr::LOCALHOST.into());
@@ -75,18 +80,19 @@ impl Work {
         Self::new(here, Instant::now(), Duration::from_secs(86_400), &budget)
     }
 
-    /// When it has to be done.
+    /// Returns the time by which the request's answer has to be complete.
     pub(crate) fn deadline(&self) -> Instant {
         self.started + Duration::from_micros(self.allowed.load(Ordering::Relaxed))
     }
 
-    /// Allows it no more than this, counted from its beginning.
+    /// Lowers the time that the request may take, counted from its first byte; never
+    /// raises it.
     pub(crate) fn shorten(&self, allowed: Duration) {
         self.allowed.fetch_min(micros(allowed), Ordering::Relaxed);
         self.shortened.notify_one();
     }
 
-    /// Waits until its time is up.
+    /// Waits until the request's deadline has passed.
     pub(crate) async fn expired(&self) {
         loop {
             let deadline = self.deadline();
@@ -101,7 +107,8 @@ impl Work {
         self.claim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds more memory; `what` names it in a refusal.
+    /// Claims more bytes of the memory for requests; `what` names their use in a
+    /// refusal.
     ///
     /// # Errors
     /// 413 for what never fits, 429 for what does not fit now.
@@ -109,22 +116,23 @@ impl Work {
         self.claim().grow(more, what)
     }
 
-    /// Holds this much memory and no more.
+    /// Gives memory of the request back until it holds no more than `bytes`.
     pub(crate) fn keep(&self, bytes: u64) {
         self.claim().shrink(bytes);
     }
 
-    /// Tells that nobody waits for it any more.
+    /// Records that the client is gone, so that work for the request stops.
     pub(crate) fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Whether to stop: its client is gone or its time is up.
+    /// Returns whether work for the request must stop: its client is gone or its time
+    /// is up.
     pub(crate) fn is_over(&self) -> bool {
         self.gone.load(Ordering::Relaxed) || Instant::now() >= self.deadline()
     }
 
-    /// Refuses to go on with what is over.
+    /// Fails if work for the request must stop: its client is gone or its time is up.
     ///
     /// # Errors
     /// 504.
@@ -137,7 +145,8 @@ impl Work {
 }
 
 fn micros(time: Duration) -> u64 {
-    // Options bound durations to far below half a million years.
+    // A `u64` holds the microseconds of half a million years; options bound durations
+    // to far less.
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -1,4 +1,5 @@
-//! What is accepted is obeyed, and the rest is refused by its place.
+//! Tests of constrained decoding: answers fit the schemas that are accepted, and the
+//! others are refused with the place of what cannot be decoded.
 
 mod property;
 
@@ -20,7 +21,8 @@ const PIECES: [&str; 8] = [
     "12",
 ];
 
-/// All bytes, the marks of messages, and some longer pieces.
+/// Returns the tests' vocabulary: every single byte, the chat format's control tokens,
+/// and some longer pieces of text.
 fn words() -> Vec<Vec<u8>> {
     let bytes = (0..=255u8).map(|b| vec![b]);
     let control = CONTROL.iter().map(|c| [b"\xff", c.as_bytes()].concat());
@@ -56,8 +58,8 @@ impl Random {
     }
 }
 
-/// Writes an answer of tokens that are drawn from the masks; `None` if it does
-/// not end.
+/// Generates an answer of random tokens that the grammar's masks allow; `None` if it
+/// does not end within 6000 tokens.
 fn write(g: &Grammars, lark: &str, random: &mut Random) -> Option<Vec<u32>> {
     let mut matcher =
         vocabulary::compile(&g.factory, lark).unwrap_or_else(|e| panic!("{e}\n{lark}"));
@@ -72,7 +74,8 @@ fn write(g: &Grammars, lark: &str, random: &mut Random) -> Option<Vec<u32>> {
             "a dead end after {}\n{lark}",
             text(&tokens)
         );
-        // A model ends its strings; chance alone would not.
+        // Prefers tokens that end a string or a value: a model ends them, random tokens
+        // would not.
         let marks = [3, 4].map(|piece| END + 1 + piece);
         let ends = b"\"}]</>,".iter().map(|&b| u32::from(b)).chain(marks);
         let ends: Vec<u32> = ends.filter(|t| allowed.contains(t)).collect();
@@ -81,7 +84,7 @@ fn write(g: &Grammars, lark: &str, random: &mut Random) -> Option<Vec<u32>> {
             true => *random.one(&allowed),
             false => *random.one(&ends),
         };
-        // A mark that has begun is written to its end.
+        // Completes the tag `</atem:parameter>` once its first half is written.
         let [begun, rest] = marks;
         let token = match tokens.last() == Some(&begun) && allowed.contains(&rest) {
             true => rest,
@@ -113,7 +116,8 @@ fn lark(g: &Grammars, schema: &Value) -> Result<String, ApiError> {
         .map(|c| c.lark.to_string())
 }
 
-/// Answers of a schema: the JSON as it was written.
+/// Generates `count` random answers under the grammar of a JSON schema; returns their
+/// JSON as text.
 fn answers(schema: &Value, count: usize) -> Vec<String> {
     let g = grammars();
     let lark = lark(&g, schema).unwrap_or_else(|e| panic!("{e}: {schema}"));
@@ -160,7 +164,8 @@ fn tool(parameters: Value) -> Tool {
     }
 }
 
-/// The arguments of calls under a tool's schema, as text.
+/// Generates `count` random tool calls under a schema of parameters; returns the
+/// arguments of each as JSON text.
 fn arguments(parameters: &Value, count: usize) -> Vec<String> {
     let g = grammars();
     let tool = tool(parameters.clone());
@@ -374,7 +379,7 @@ fn costly_or_endless_schemas_are_refused_with_their_place() {
         assert_eq!(param, at, "{message}");
         assert!(message.contains(why), "{message}");
     }
-    // The library's own refusals are found before an answer is.
+    // The grammar library's own refusals come before an answer begins.
     refused(&json!({"type": "string", "pattern": "^(a?){1000}a{1000}$"}));
     let many = (0..3000).map(|i| (format!("p{i}"), json!(true)));
     let many = json!({"type": "object", "properties": Value::Object(many.collect())});
@@ -470,7 +475,7 @@ fn whole_arguments_are_held_to_their_schema() {
         );
         check(&schema, 20);
     }
-    // No parameters are none.
+    // A tool whose schema declares no parameters gets no arguments.
     for schema in [
         json!({"type": "object"}),
         json!({"type": "object", "properties": {}}),
@@ -500,7 +505,7 @@ fn markup_in_values_is_text_and_in_names_is_refused() {
             .1
             .contains("some arguments fit")
     );
-    // Any text may hold what only looks like markup.
+    // A string argument may contain text that only resembles markup.
     let mut random = Random(7);
     let text = json!({"type": "string", "minLength": 3, "maxLength": 40});
     for found in check_calls(&object(text), 20 + random.below(2)) {
@@ -570,7 +575,8 @@ fn free_values_close() {
     }
 }
 
-/// Glimmer's markup in a grammar, to the letter.
+/// Checks the text of a grammar of tool calls in Glimmer's markup, character by
+/// character.
 #[test]
 fn calls_are_written_in_the_formats_markup() {
     let g = grammars();
@@ -610,7 +616,8 @@ T12: " to=self"
     assert_eq!(lark.to_string(), expected);
 }
 
-/// Markup whose strings are JSON: every value ends by itself.
+/// Where a chat format writes string arguments as JSON, a string may contain the
+/// closing tag.
 #[test]
 fn strings_are_written_as_the_format_says() {
     let mut g = grammars();
@@ -632,7 +639,8 @@ fn strings_are_written_as_the_format_says() {
     );
 }
 
-/// A format without markup constrains what is content, and has no calls.
+/// With a chat format without markup a grammar constrains the content only, and tool
+/// calls are refused.
 #[test]
 fn a_plain_format_has_no_markup() {
     let mut g = grammars();
@@ -649,7 +657,8 @@ fn a_plain_format_has_no_markup() {
     assert_eq!(error.param.as_deref(), Some("tool_choice"));
 }
 
-/// Reasoning and a second call need tokens that do not end the answer.
+/// Reasoning and a second tool call are left out of the markup if a control token that
+/// they need is missing.
 #[test]
 fn markup_stays_within_the_vocabulary() {
     let all = *Format::Glimmer.markup();

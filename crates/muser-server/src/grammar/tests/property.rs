@@ -1,8 +1,9 @@
-//! Schemas and answers of chance, judged by another implementation.
+//! Tests random answers under random JSON schemas with another implementation of JSON
+//! schema as the judge.
 
 use super::*;
 
-/// A schema of chance, of the words that can be decoded.
+/// Generates a random JSON schema of keywords that can be decoded.
 fn schema(random: &mut Random, depth: usize) -> Value {
     let kinds = if depth == 0 { 7 } else { 12 };
     match random.below(kinds) {
