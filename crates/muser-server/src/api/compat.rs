@@ -1,5 +1,5 @@
-//! Fields of other servers and clients that change nothing here: hints, and switches
-//! with the value that this server always has.
+//! Accepts fields of other servers and clients that change nothing here: hints, and
+//! switches with the value that this server always has.
 //!
 //! A field is obeyed or refused by its name: the server never answers a request that
 //! it understood in part. A field is listed here only with values that ask for what
@@ -9,7 +9,8 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use serde_json::Value;
 
-/// Hints to a provider: who asks, how to bill, where to compute.
+/// Text fields that are only hints to a provider (who asks, how to bill, where to
+/// compute): read and ignored.
 const TEXT_HINTS: [&str; 8] = [
     "user",
     "service_tier",
@@ -21,7 +22,8 @@ const TEXT_HINTS: [&str; 8] = [
     "guided_decoding_backend",
 ];
 
-/// Hints of any type, and numbers of switches that are off.
+/// Fields of any type that are ignored: hints, and the settings of features whose
+/// switches are off.
 const HINTS: [&str; 16] = [
     "prediction",
     "spaces_between_special_tokens",
@@ -41,18 +43,19 @@ const HINTS: [&str; 16] = [
     "store",
 ];
 
-/// The value of a switch that asks for what happens anyway.
+/// The only value of a request's switch that is accepted, because it asks for what
+/// happens anyway.
 #[derive(Clone, Copy, Debug)]
 enum Neutral {
-    /// `false`.
+    /// Accepts `false` only.
     False,
-    /// `true`.
+    /// Accepts `true` only.
     True,
-    /// This number.
+    /// Accepts this number only.
     Number(f64),
-    /// An empty string, array or object.
+    /// Accepts an empty string, array or object only.
     Empty,
-    /// None: the field is known, and refused with every value.
+    /// Accepts no value: the field is known, and refused with every value.
     Never,
 }
 
@@ -83,7 +86,7 @@ impl Neutral {
     }
 }
 
-/// Switches of both kinds of completion.
+/// Switches of chat and text completions, each with the only value that is accepted.
 const SWITCHES: [(&str, Neutral); 41] = [
     // vLLM's.
     ("use_beam_search", Neutral::False),
@@ -132,7 +135,7 @@ const SWITCHES: [(&str, Neutral); 41] = [
     ("return_progress", Neutral::False),
 ];
 
-/// Switches of chats.
+/// Switches of chat completions, each with the only value that is accepted.
 const CHAT_SWITCHES: [(&str, Neutral); 7] = [
     ("add_generation_prompt", Neutral::True),
     ("continue_final_message", Neutral::False),
@@ -143,10 +146,11 @@ const CHAT_SWITCHES: [(&str, Neutral); 7] = [
     ("web_search_options", Neutral::Never),
 ];
 
-/// Switches of plain completions.
+/// Switches of text completions, each with the only value that is accepted.
 const TEXT_SWITCHES: [(&str, Neutral); 1] = [("add_special_tokens", Neutral::True)];
 
-/// Takes the fields that both kinds of completion have.
+/// Reads the hints and switches of chat and text completions that change nothing; refuses
+/// other values.
 pub(super) fn common(f: &mut Fields) -> Result<(), ApiError> {
     for name in TEXT_HINTS {
         f.string(name)?;
@@ -164,7 +168,7 @@ pub(super) fn common(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &SWITCHES)
 }
 
-/// Takes the fields of chats.
+/// Reads the switches of chat completions that change nothing; refuses other values.
 pub(super) fn chat(f: &mut Fields) -> Result<(), ApiError> {
     match f.take("modalities") {
         None => {}
@@ -177,7 +181,7 @@ pub(super) fn chat(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &CHAT_SWITCHES)
 }
 
-/// Takes the fields of plain completions.
+/// Reads the switches of text completions that change nothing; refuses other values.
 pub(super) fn text(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &TEXT_SWITCHES)
 }
