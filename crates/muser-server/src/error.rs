@@ -160,7 +160,7 @@ impl ApiError {
         Self::field(param, reason).code("context_length_exceeded")
     }
 
-    /// Renames the field that the error is about, if it is `from`, to `to`; in the
+    /// If the error is about the request's field `from`, names it `to` instead, in the
     /// message too.
     pub(crate) fn renamed(mut self, from: &str, to: &str) -> Self {
         if from != to && self.param.as_deref() == Some(from) {
@@ -172,7 +172,7 @@ impl ApiError {
         self
     }
 
-    /// Sets the error's code, its kind as a word for programs.
+    /// Sets the error's `code`: its kind as a word for programs, such as `queue_full`.
     pub(crate) fn code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
@@ -241,12 +241,12 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Makes an HTTP response with this JSON body.
+/// Makes an HTTP response from a status and a JSON value as its body.
 pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
     json_text(status, body.to_string())
 }
 
-/// Makes an HTTP response whose JSON body is already text.
+/// Makes an HTTP response from a status and a body that is JSON text already.
 pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
     (status, kind, text).into_response()

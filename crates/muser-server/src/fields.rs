@@ -20,7 +20,7 @@ use std::{
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Asked {
-    /// A value of any type, or of one of several types.
+    /// The parser took the field with a value of any type, or of one of several types.
     Any,
     Text,
     Flag,
@@ -67,8 +67,8 @@ impl Fields {
         }
     }
 
-    /// Returns the fields of an object inside this one, at `path`; unknown fields are
-    /// treated as in this one.
+    /// Makes the fields of a JSON object that is nested in this one, at `path`; unknown
+    /// fields are treated as in this one.
     pub(crate) fn inner(&self, path: String, value: Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(map) => Ok(Self {
@@ -82,8 +82,8 @@ impl Fields {
         }
     }
 
-    /// Returns the record of the types that parsers ask for in this request, which they
-    /// go on to fill.
+    /// Returns the record of what types parsers ask the request's fields to have; they go
+    /// on to fill it.
     #[cfg(test)]
     pub(crate) fn questions(&self) -> Questions {
         self.questions.clone()
@@ -102,7 +102,8 @@ impl Fields {
         questions.entry(path).or_default().insert(asked);
     }
 
-    /// Returns the full name of the field `key`, with the path of its object.
+    /// Returns the full name of the request's field `key`: the path of its object, and
+    /// the key.
     pub(crate) fn name(&self, key: &str) -> String {
         match self.path.as_str() {
             "" => key.to_owned(),
@@ -110,7 +111,8 @@ impl Fields {
         }
     }
 
-    /// Takes a field out of the object, and returns its value; `null` counts as missing.
+    /// Takes a field out of a request's JSON object, and returns its value; `null` counts
+    /// as missing.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
         #[cfg(test)]
         self.ask(key, Asked::Any);
@@ -124,7 +126,7 @@ impl Fields {
         self.take(key).ok_or_else(missing)
     }
 
-    /// Takes a field that has to be a string; `None` if it is missing.
+    /// Takes a request's field that has to be a string; `None` if it is missing.
     pub(crate) fn string(&mut self, key: &str) -> Result<Option<String>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Text);
@@ -135,7 +137,7 @@ impl Fields {
         }
     }
 
-    /// Takes a field that has to be `true` or `false`; `None` if it is missing.
+    /// Takes a request's field that has to be `true` or `false`; `None` if it is missing.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Flag);
@@ -146,7 +148,7 @@ impl Fields {
         }
     }
 
-    /// Takes a field that has to be a finite number; `None` if it is missing.
+    /// Takes a request's field that has to be a finite number; `None` if it is missing.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f32>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Number);
@@ -156,8 +158,8 @@ impl Fields {
         }
     }
 
-    /// Takes a field that has to be a whole number within these bounds; `None` if it is
-    /// missing.
+    /// Takes a request's field that has to be a whole number from `low` to `high`; `None`
+    /// if it is missing.
     pub(crate) fn integer(
         &mut self,
         key: &str,
@@ -178,7 +180,8 @@ impl Fields {
         found.map(Some).ok_or_else(error)
     }
 
-    /// Takes a field that counts things: as [`Fields::integer`], but never negative.
+    /// Takes a request's field that counts things: as [`Fields::integer`], but never
+    /// negative.
     pub(crate) fn count(
         &mut self,
         key: &str,
@@ -190,7 +193,7 @@ impl Fields {
         Ok(found.and_then(|n| usize::try_from(n).ok()))
     }
 
-    /// Takes a field that has to be an array; `None` if it is missing.
+    /// Takes a request's field that has to be an array; `None` if it is missing.
     pub(crate) fn array(&mut self, key: &str) -> Result<Option<Vec<Value>>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Array);
@@ -201,8 +204,8 @@ impl Fields {
         }
     }
 
-    /// Takes a field that has to be an object, and returns its fields; `None` if it is
-    /// missing.
+    /// Takes a request's field that has to be an object, and returns its fields; `None`
+    /// if it is missing.
     pub(crate) fn object(&mut self, key: &str) -> Result<Option<Self>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Object);
@@ -211,7 +214,8 @@ impl Fields {
         value.map(|v| self.inner(name, v)).transpose()
     }
 
-    /// Drops fields of the object that are accepted with any value and ignored.
+    /// Drops those fields of a request's JSON object that are accepted with any value and
+    /// ignored.
     pub(crate) fn drop_all(&mut self, keys: &[&str]) {
         for key in keys {
             #[cfg(test)]
@@ -220,13 +224,13 @@ impl Fields {
         }
     }
 
-    /// Returns all fields of the object that have not been taken.
+    /// Returns all fields of a request's JSON object that the parser has not taken.
     pub(crate) fn rest(self) -> Map<String, Value> {
         self.map
     }
 
-    /// Refuses the fields of the object that no parser has taken, unless the server
-    /// ignores unknown ones. A null counts as missing under any name.
+    /// Refuses the fields of a request's JSON object that the parser has not taken,
+    /// unless the server ignores unknown ones. A null counts as missing under any name.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         if self.unknown == UnknownFields::Ignore {
             return Ok(());

@@ -6,9 +6,9 @@
 //!                                                        └─► engine: Batch
 //! ```
 //!
-//! An answer depends on the request alone: not on other requests, the slots, the
-//! prefix cache, streaming or the number of threads. The engine guarantees that in the
-//! strict lane; the scheduler only orders its calls.
+//! An answer depends on the request alone: not on other requests, the slots, the prefix
+//! cache, streaming or the number of threads. The engine guarantees that in the strict
+//! lane (muser's own arithmetic); the scheduler only orders its calls.
 //!
 //! Nothing from the network reaches the file system: after the start, the server opens
 //! no file but the certificate's, when the operator says so.
@@ -54,8 +54,8 @@ use std::time::{Duration, Instant};
 use tls::Acceptor;
 use tokio::sync::watch;
 
-/// The most of the grace period that is kept for telling clients that their answers are
-/// cut off.
+/// The most time that is kept, at the end of the grace period of a shutdown, for telling
+/// clients that their answers are cut off.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A running HTTP server: its listener, its scheduler and the state they share.
@@ -74,7 +74,7 @@ pub struct Server {
 struct Ending(Mutex<Receiver<()>>);
 
 impl Ending {
-    /// Starts a thread that does `work`.
+    /// Starts a thread with this name that calls `work`; its end can be waited for.
     fn start(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let (sender, end) = channel::<()>();
         let thread = std::thread::Builder::new().name(name.into());

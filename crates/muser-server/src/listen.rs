@@ -32,9 +32,9 @@ use wire::{Answering, Line, Times, Wire};
 /// The pause after an accept that failed, for want of file descriptors say.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How many bytes of an answer the system buffers for a client that does not read; below,
-/// how many connections may wait to be accepted.
+/// How many bytes of an answer the system buffers for a client that does not read.
 const UNSENT: u32 = 256 << 10;
+/// How many connections may wait in the system's queue to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// Binds a socket that listens at an address. Its send buffers are bounded: else the

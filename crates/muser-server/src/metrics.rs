@@ -54,8 +54,8 @@ fn seconds() -> Histogram {
 }
 
 impl Metrics {
-    /// Creates the server's metrics at zero. `log_dropped` counts the lines that the log
-    /// loses, elsewhere.
+    /// Creates the server's metrics at zero; `log_dropped` is the log's own counter of
+    /// the lines that it lost.
     pub(crate) fn new(log_dropped: Option<Arc<AtomicU64>>) -> Self {
         let mut all = Self {
             registry: Registry::with_prefix("muser"),

@@ -98,7 +98,7 @@ pub struct TlsFiles {
 pub struct Options {
     /// The address to listen at; port 0 takes a free port.
     pub address: SocketAddr,
-    /// The limits of the server: slots, sizes, memory and times.
+    /// The server's limits on slots, sizes, memory and times.
     pub limits: Limits,
     /// The accepted API keys; if empty, no key is required.
     pub api_keys: Vec<String>,

@@ -21,7 +21,8 @@ pub(crate) struct Sites {
     any_origin: bool,
 }
 
-/// The most bytes of a browser's list of headers that is sent back to it.
+/// The most bytes of a browser's list of headers (`Access-Control-Request-Headers`) that
+/// is sent back to it.
 const ASKED: usize = 1024;
 
 impl Sites {
@@ -66,8 +67,8 @@ impl Sites {
         })
     }
 
-    /// Refuses a request to a host name that is not this machine's, or from another
-    /// host's web page.
+    /// Refuses a request to a host name, or from a web page, that is neither this
+    /// machine's nor allowed by the operator.
     ///
     /// # Errors
     /// 403.
@@ -124,7 +125,7 @@ impl Sites {
     }
 
     /// Answers a browser's CORS preflight, which asks whether a page's request may be
-    /// sent. `None` if the request is none, or if the page is not allowed.
+    /// sent. `None` if this is no preflight, or if the page is not allowed.
     pub(crate) fn preflight<B: Default>(
         &self,
         method: &Method,

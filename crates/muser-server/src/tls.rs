@@ -78,8 +78,8 @@ mod with {
 mod without {
     use super::{TcpStream, TlsFiles, io};
 
-    /// Stands for what accepts TLS connections in a build without the feature `tls`:
-    /// there is no such value.
+    /// Stands in for the acceptor of TLS connections in a build without the feature
+    /// `tls`: no value of it exists.
     #[derive(Clone)]
     pub(crate) enum Acceptor {}
 

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: continues a conversation.
+//! The route `/v1/chat/completions`: continues a conversation.
 
 use super::App;
 use super::body::fields;

@@ -1,4 +1,4 @@
-//! `/v1/completions`: continues a text.
+//! The route `/v1/completions`: continues a text.
 
 use super::body::fields;
 use super::params::{check_lengths, common, max_tokens, prompts};
@@ -15,8 +15,7 @@ use muser_engine::{Error, Token};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// The number of tokens that a text completion has if the request gives none, as with
-/// OpenAI.
+/// The most tokens of a text completion whose request gives no number, as with OpenAI.
 const MAX_TOKENS: usize = 16;
 /// The most alternatives that may be listed with each token's log-probability in a text
 /// completion.

@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 /// The most bytes of a request's regular expression.
 const MOST_PATTERN: usize = 4096;
-/// The most texts that a request may list as the possible answers; below, the most bytes
-/// of them all.
+/// The most texts that a request may list as the possible answers, for `guided_choice`.
 const MOST_CHOICES: usize = 1024;
+/// The most bytes of all texts together that a request lists as the possible answers.
 const MOST_CHOICE_BYTES: usize = 64 << 10;
 
 /// The form that an answer has to have, and the request's field that asks for it.
@@ -68,7 +68,7 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
                 inner.finish()?;
                 (".json_schema.schema", schema)
             }
-            // Some clients do not nest it.
+            // Some clients put `schema` here instead of into `json_schema`.
             None => {
                 format.string("name")?;
                 format.flag("strict")?;

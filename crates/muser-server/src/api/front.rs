@@ -23,8 +23,8 @@ const OPEN: [&str; 3] = ["/", "/health", "/openapi.json"];
 /// Routes that are answered even when all ordinary connections are in use.
 const OPERATORS: [&str; 2] = ["/health", "/metrics"];
 
-/// When dropped, tells a request's work that no client waits for its answer, unless the
-/// answer was made.
+/// When dropped before the answer is made, tells the request's work (its deadline and its
+/// claim on memory) that its client does not wait any more.
 struct Waits(Option<Arc<Work>>);
 
 impl Drop for Waits {
@@ -113,8 +113,8 @@ async fn answer(
     Ok(response.map(|body| Body::new(Holding { body, _work: work })))
 }
 
-/// A response's body that keeps its request's work, and the memory claimed for it, until
-/// it is sent.
+/// A response's body that keeps its request's claim on memory until it is sent or
+/// dropped.
 struct Holding {
     body: Body,
     _work: Arc<Work>,

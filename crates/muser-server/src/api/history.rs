@@ -127,7 +127,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
     }
     let message = Message {
         role: match role.as_str() {
-            // A newer name of system, and an older one of tool.
+            // The first is a newer name of `system`, the second an older one of `tool`.
             "developer" => "system".to_owned(),
             "function" => "tool".to_owned(),
             _ => role,

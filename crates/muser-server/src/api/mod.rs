@@ -73,7 +73,7 @@ pub(crate) struct App {
     pub(crate) ids: Ids,
     /// The budget of memory that requests and unfinished answers share.
     pub(crate) budget: Arc<Budget>,
-    /// The gate that bounds how many requests' bodies are parsed at once.
+    /// The gate that bounds how many requests are parsed at once; clients take turns.
     pub(crate) gate: Arc<Gate>,
     /// Turns true when running answers are to be cut off because the server ends.
     pub(crate) cut: watch::Receiver<bool>,

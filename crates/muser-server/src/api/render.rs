@@ -77,8 +77,8 @@ impl Render {
             .map_or("", String::as_str)
     }
 
-    /// Makes the fields that every response or chunk has around its choices: id, time,
-    /// model.
+    /// Makes the fields that every response, and every chunk of a stream, has around its
+    /// choices: id, kind of object, time, model and fingerprint.
     pub(super) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.as_str().into());

@@ -24,10 +24,11 @@ const ALIVE: Duration = Duration::from_secs(15);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
     Never,
-    /// A last chunk has the `usage`; in the others it is null.
+    /// An extra last chunk of the stream has the token counts (`usage`); in the others
+    /// `usage` is null.
     Last,
-    /// All chunks have a `usage` that counts the tokens up to then, and so has a last
-    /// one.
+    /// All chunks of the stream have the token counts up to then (`usage`), and so has an
+    /// extra last one.
     Each,
 }
 

@@ -92,8 +92,8 @@ impl Tools {
         }
     }
 
-    /// Returns the choice that requires a call of the tool with this name, or an error
-    /// about the field `param`.
+    /// Returns the choice that requires a call of the tool with this name; if there is
+    /// none, an error about the field `param`.
     fn named(&self, param: &str, name: Option<String>) -> Result<Choice, ApiError> {
         let known = name.filter(|n| self.all.iter().any(|t| t.name == *n));
         let reason = "expected the name of one of the tools";

@@ -181,7 +181,7 @@ fn framing(request: &httparse::Request<'_, '_>) -> Result<BodyKind, Scan> {
             let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
             let number = std::str::from_utf8(length).ok().filter(|_| digits);
             let number = number.and_then(|n| n.parse().ok());
-            // The library's own bound.
+            // The HTTP library's own bound.
             let number = number.filter(|&n: &u64| n < u64::MAX - 2);
             number
                 .map(BodyKind::Sized)

@@ -1,13 +1,12 @@
 //! Places for connections, and which connection is closed when all are taken.
 //!
-//! A connection whose request is complete keeps its place until its answer is
-//! sent: how many such there are is the queue's to bound. Any other (idle,
-//! sending a head, sending a body) gives way when all places are taken, first
-//! one of the address that has most. So neither idle sockets nor slow senders
-//! keep others out. Who has come just now is spared unless its address has more
-//! than its share; the newcomer then gets one of some further places, which are for
-//! `/health` and `/metrics` alone, and another request takes an ordinary place once
-//! it is complete.
+//! A connection whose request is complete keeps its place until its answer is sent: how
+//! many such there are is the queue's to bound. Any other (idle, sending a head, sending
+//! a body) gives way when all places are taken, first one of the address that has most.
+//! So neither idle sockets nor slow senders keep others out. A connection that has come
+//! just now is spared unless its address has more than its share; the newcomer then gets
+//! one of some further places, which are for `/health` and `/metrics` alone, and another
+//! request takes an ordinary place once it is complete.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -52,7 +51,8 @@ pub(crate) struct Seat {
     places: Arc<Places>,
     id: u64,
     pub(crate) address: IpAddr,
-    /// Whether the place is one of those reserved for operators' routes.
+    /// Whether the connection's place is one of those reserved for the routes `/health`
+    /// and `/metrics`.
     reserved: AtomicBool,
     state: Arc<Mutex<State>>,
 }
@@ -140,7 +140,8 @@ impl Places {
             if !full {
                 return;
             }
-            // Nobody is told when a connection comes to be idle.
+            // No signal is sent when a connection becomes idle, so this looks again after
+            // a pause.
             let pause = Duration::from_millis(20);
             let _ = tokio::time::timeout(pause, freed).await;
         }
@@ -233,13 +234,13 @@ mod tests {
         let other = places.take(ip(2));
         many[0].does(Doing::Answer);
         many[1].does(Doing::Body);
-        // However young, for its address has more than half.
+        // Evicted however young, for its address has more than half of the places.
         let new = places.take(ip(2));
         assert!(is_evicted(&many[2]) && !is_evicted(&other) && new.is_ordinary());
         for seat in [&other, &new, &many[1]] {
             seat.does(Doing::Answer);
         }
-        // Everybody is being answered: what is left is for operators.
+        // All requests are being answered: what is left is for operators.
         let last = places.take(ip(3));
         assert!(!last.is_ordinary() && !is_evicted(&many[1]));
         drop(other);

@@ -6,10 +6,10 @@
 //!             └─ whose request the service answers with the refusal
 //! ```
 //!
-//! The library gets the bytes of one request and no more until its answer is
-//! sent. So what is in the way of noticing that a client has left, a byte too
-//! many or the next request, is never in the library's hands; each request's
-//! clock starts with its first byte; and a head is checked as [`head`] has it.
+//! The library gets the bytes of one request and no more until its answer is sent. So
+//! nothing in its hands (a byte too many, or the next request) can keep it from noticing
+//! that a client has left; each request's clock starts with its first byte; and a head is
+//! checked as [`head`] has it.
 
 use super::head::{self, BodyKind, HEAD, Scan};
 use super::places::{Doing, Seat};
@@ -128,11 +128,12 @@ pub(crate) struct Wire<S> {
     stream: S,
     line: Arc<Line>,
     times: Times,
-    /// Bytes that came from the client; the HTTP library may have the first `free` of
-    /// them.
+    /// The bytes received from the client; the first `free` of them may be given to the
+    /// HTTP library.
     buffer: Vec<u8>,
     free: usize,
-    /// How many bytes of an incomplete head were looked at already.
+    /// How many of the received bytes were scanned for the end of a request's head
+    /// already.
     seen: usize,
     started: Instant,
     /// What is left of the current request's body, which the HTTP library may still have.
@@ -173,8 +174,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Whether the connection has waited for `what` for the time `time`; starts the timer
-    /// when it begins to wait for that.
+    /// Whether the connection has waited for `what` (the next request, or the rest of a
+    /// head, say) for as long as `time`; starts the timer when that wait begins.
     fn is_late(&mut self, what: Waiting, time: Duration, cx: &mut Context<'_>) -> bool {
         if self.waiting != Some(what) {
             self.waiting = Some(what);
@@ -195,7 +196,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Ready(Ok(more.len()))
     }
 
-    /// Gives the HTTP library the received bytes that it may have.
+    /// Copies received bytes to the HTTP library, as many as it may have and has room
+    /// for.
     fn hand_out(&mut self, into: &mut ReadBuf<'_>) {
         let n = self.free.min(into.remaining());
         into.put_slice(&self.buffer[..n]);
@@ -203,7 +205,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.free -= n;
     }
 
-    /// Lets the HTTP library have those received bytes that belong to the request's body.
+    /// Releases to the HTTP library those received bytes that belong to the request's
+    /// body.
     fn release_body(&mut self) {
         let n = match &mut self.body {
             BodyKind::Sized(left) => {
@@ -231,8 +234,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Refuses the client's head: puts one of our own in its place, after which nothing
-    /// follows, and whose request is answered with the error.
+    /// Refuses a request by its head: gives the HTTP library a head of our own instead,
+    /// whose request the service answers with the error. No further request follows.
     fn refuse(&mut self, error: ApiError) {
         self.buffer.clear();
         self.buffer.extend_from_slice(REFUSED);

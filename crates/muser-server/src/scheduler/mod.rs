@@ -7,12 +7,12 @@
 //!     └────────── events, a bounded channel a request ◄┘
 //! ```
 //!
-//! A slot is one choice of one request. Each turn of the loop makes one forward
-//! pass: the next token of every answer, and pieces of the prompts that are not
-//! evaluated yet, together at most as many rows as are computed at the machine's
-//! peak. So a long prompt delays other answers by one pass at most, and decoding
-//! reads the weights once for all answers. In the strict lane none of this moves
-//! a bit; in the pinned lane a prompt is one call and nothing is shared.
+//! A slot is one choice of one request. Each turn of the loop makes one forward pass: the
+//! next token of every answer, and pieces of the prompts that are not evaluated yet,
+//! together at most as many rows as are computed at the machine's peak. So a long prompt
+//! delays other answers by one pass at most, and decoding reads the weights once for all
+//! answers. In the strict lane (muser's own arithmetic) none of this moves a bit; in the
+//! pinned lane (llama.cpp's arithmetic) a prompt is one call and nothing is shared.
 //!
 //! Clients take turns at slots, and so do the requests of one client, however many
 //! of them wait ([`crate::limits::turns`]).
@@ -96,8 +96,8 @@ impl Job {
 pub(crate) struct Events {
     receiver: events::Receiver<Event>,
     failure: Arc<OnceLock<ApiError>>,
-    /// Becomes ready when the server cuts off running answers, even if the scheduler's
-    /// thread is busy then.
+    /// A future that becomes ready when the server cuts off running answers, even if the
+    /// scheduler's thread is busy then.
     cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 

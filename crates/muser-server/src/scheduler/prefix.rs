@@ -1,10 +1,10 @@
 //! The prefix cache: finds states of earlier prompts by the longest common prefix of
 //! their tokens. It is a radix tree over token ids whose nodes may hold a snapshot.
 //!
-//! A snapshot is a session; a clone of it shares its storage. It serves every prompt
-//! that begins with its tokens. It also serves prompts that begin with some of them,
-//! if its sliding layers still hold the window before the cut. It was computed by the
-//! same arithmetic, so using it moves no bit.
+//! A snapshot is a session, with its K/V cache; a clone of it shares its storage. It
+//! serves every prompt that begins with its tokens. It also serves prompts that begin
+//! with some of them, if its sliding layers still hold the window before the cut. It was
+//! computed by the same arithmetic, so using it moves no bit.
 //!
 //! Each snapshot counts with all its bytes, as if none were shared: memory stays under
 //! the budget, at the price of fewer snapshots than would fit. The snapshot that was
@@ -288,8 +288,8 @@ fn shared(a: &[Token], b: &[Token]) -> usize {
 mod tests {
     use super::*;
 
-    /// Searches a prefix tree whose snapshots are their own tokens and save what they
-    /// share with the prompt.
+    /// Searches the test's prefix tree, in which each snapshot is its own list of tokens
+    /// and saves as many as it shares with the prompt.
     fn find(tree: &mut PrefixTree<Vec<Token>>, tokens: &[Token]) -> (usize, Option<usize>) {
         let found = tree.find(tokens, |s| (shared(s, tokens), ()));
         (found.common, found.best.map(|b| b.0))

@@ -21,8 +21,8 @@ pub(crate) struct Generate {
     pub(crate) sampling: SamplingParams,
     /// The most tokens of one answer; `None` if only the context limits it.
     pub(crate) max_tokens: Option<usize>,
-    /// The least number of tokens of one answer: before, tokens that end answers are
-    /// ruled out.
+    /// The fewest tokens of one answer: up to then, tokens that would end it are ruled
+    /// out.
     pub(crate) min_tokens: usize,
     pub(crate) stop: Vec<String>,
     /// Tokens that end an answer, in addition to the model's own end tokens.

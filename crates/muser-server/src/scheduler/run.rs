@@ -485,7 +485,7 @@ impl<B: Backend> Scheduler<B> {
     }
 
     /// Adds the next token to the answer of each slot that is ready: the one that the
-    /// forward pass chose, or one chosen here. With a large vocabulary a choice takes
+    /// forward pass chose, or one chosen here. With a large vocabulary choosing takes
     /// milliseconds, so slots share the processors then. Each slot has its own sampler
     /// and state, so their order changes nothing.
     fn step(&mut self, patience: Duration) {
@@ -611,7 +611,7 @@ impl<B: Backend> Scheduler<B> {
             });
         }
         match outcome {
-            // Returned above.
+            // Handled above.
             Outcome::Later => {}
             Outcome::Next(token) => slot.next = Some(token),
             Outcome::Done(finish) => {

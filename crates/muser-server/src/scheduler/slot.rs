@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The choices (answers to be generated) that wait for a slot; clients take turns.
 pub(super) type Queue<B> = Turns<Client, Unit<B>>;
 
-/// One choice of a request: an answer that waits for a slot or has one.
+/// One choice of a request: an answer to generate, which waits for a slot or has one.
 pub(super) struct Unit<B: Backend> {
     pub(super) job: Arc<Job>,
     /// The index of the choice's prompt among the request's prompts.
@@ -146,7 +146,8 @@ pub(super) struct Slot<B: Backend> {
     pub(super) drawn: Drawn,
     /// Whether the token chosen last is the first of its answer.
     pub(super) is_first: bool,
-    /// The result of choosing the answer's next token, until it is sent.
+    /// The result of choosing the answer's next token, kept until it is sent to the
+    /// client.
     pub(super) step: Option<Result<(Delta, Outcome), ApiError>>,
 }
 
@@ -160,7 +161,8 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// Returns how many tokens of [`Slot::target`] are not evaluated yet.
+    /// Returns how many tokens of the prompt, or of a parked answer's past, are not
+    /// evaluated yet.
     pub(super) fn missing(&self) -> usize {
         self.target()
             .len()
@@ -237,7 +239,8 @@ impl<B: Backend> Slot<B> {
     }
 }
 
-/// The state with which a choice enters a slot.
+/// The state with which a choice (one answer of a request) enters a slot: session, answer
+/// and tokens.
 pub(super) struct Ready<B: Backend> {
     pub(super) session: Session<B>,
     pub(super) answer: Option<Answer>,
@@ -250,7 +253,8 @@ pub(super) struct Ready<B: Backend> {
 }
 
 impl<B: Backend> Ready<B> {
-    /// Creates the slot state of a choice that begins with this session.
+    /// Creates the state in which a new choice (one answer of a request) enters a slot,
+    /// with this session.
     pub(super) fn new(session: Session<B>, answer: Option<Answer>) -> Self {
         Self {
             session,

@@ -52,8 +52,8 @@ impl<B: Backend> Scheduler<B> {
         oldest.map(|s| s.id)
     }
 
-    /// Whether a session whose tokens are evaluated anew has the same bits, as in the
-    /// strict lane (the arithmetic whose results do not depend on a call's width).
+    /// Whether evaluating a session's tokens anew gives the same bits, as in the strict
+    /// lane (muser's own arithmetic), where a call's width does not matter.
     fn is_exact(&self) -> bool {
         !self.model.transformer().lane().width_matters()
     }
@@ -69,8 +69,8 @@ impl<B: Backend> Scheduler<B> {
     /// Parks an answer: it leaves its slot and waits in the queue. As many parked answers
     /// keep their sessions as there are slots; beyond, the session goes to the prefix
     /// tree and is computed anew later. Where that would change bits (in the pinned lane,
-    /// llama.cpp's arithmetic) it is kept, and the answer that was not read for longest
-    /// fails.
+    /// llama.cpp's arithmetic), the session is kept, and the parked answer whose client
+    /// has not read for longest fails.
     fn park(&mut self, slot: Slot<B>) {
         let mut unit = slot.park();
         if self.sessions_kept() >= self.slots.len() {
