@@ -1,18 +1,18 @@
-//! Refusals in the shape that OpenAI's clients read.
+//! Errors of the HTTP API, in the shape that OpenAI's clients read.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// The most bytes of a message, and so of what it quotes from a request.
+/// The most bytes of an error's message, and so of what it quotes from a request.
 const MOST_MESSAGE: usize = 1000;
-/// The most bytes of a field's full name.
+/// The most bytes of a field's full name in an error.
 const MOST_PARAM: usize = 200;
-/// The most characters of a client's word that a message repeats.
+/// The most characters that an error's message repeats of a word from a request.
 const MOST_SHOWN: usize = 64;
 
-/// Makes a client's word fit for a message: cuts it and removes characters that a
-/// terminal would obey.
+/// Makes a word from a request fit for an error's message: cuts it, and escapes
+/// characters that a terminal would obey.
 pub(crate) fn shown(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(MOST_SHOWN) {
@@ -27,12 +27,12 @@ pub(crate) fn shown(text: &str) -> String {
     out
 }
 
-/// Characters that change the direction of what follows.
+/// Whether a character changes the writing direction of the text that follows it.
 fn is_reordering(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Cuts a text to so many bytes, in whole characters.
+/// Cuts a text to at most `most` bytes, in whole characters, and marks the cut by `…`.
 fn cut(mut text: String, most: usize) -> String {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));
@@ -41,21 +41,21 @@ fn cut(mut text: String, most: usize) -> String {
     text
 }
 
-/// A refusal: a status, and a body that says what is wrong and where.
+/// An error of the HTTP API: a status, and a JSON body that says what is wrong and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// The status.
+    /// The HTTP status of the error's response.
     pub status: StatusCode,
-    /// OpenAI's class: `invalid_request_error`, `server_error`, …
+    /// OpenAI's class of the error: `invalid_request_error`, `server_error`, …
     pub class: &'static str,
-    /// The field that is wrong.
+    /// The full name of the request's field that is wrong, if it is one field's fault.
     pub param: Option<String>,
-    /// A word for programs.
+    /// The error's kind as a word for programs, such as `queue_full`.
     pub code: Option<&'static str>,
-    /// A message for people.
+    /// The error's message for people.
     pub message: String,
-    /// Seconds after which to try again.
+    /// The number of seconds after which the client should try again (`Retry-After`).
     pub retry_after: Option<u64>,
 }
 
@@ -71,12 +71,12 @@ impl ApiError {
         }
     }
 
-    /// 400: the request as a whole is wrong.
+    /// Makes an error of status 400: the request as a whole is wrong.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// 400: this field is wrong.
+    /// Makes an error of status 400: this field of the request is wrong.
     pub(crate) fn field(param: impl Into<String>, reason: impl std::fmt::Display) -> Self {
         let param = cut(param.into(), MOST_PARAM);
         let mut error = Self::invalid(format!("{param}: {reason}"));
@@ -84,17 +84,18 @@ impl ApiError {
         error
     }
 
-    /// Another status of the same class.
+    /// Makes an error of class `invalid_request_error` with another status than 400.
     pub(crate) fn status(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// 500: the server's fault.
+    /// Makes an error of status 500: a fault of the server.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// 401, without saying anything about the key.
+    /// Makes an error of status 401: no valid API key. It says nothing about the key that
+    /// was sent.
     pub(crate) fn unauthorized() -> Self {
         Self::new(
             StatusCode::UNAUTHORIZED,
@@ -104,7 +105,7 @@ impl ApiError {
         .code("invalid_api_key")
     }
 
-    /// 429: try again after so many seconds.
+    /// Makes an error of status 429: the server is busy, try again after so many seconds.
     pub(crate) fn busy(message: impl Into<String>, code: &'static str, retry_after: u64) -> Self {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let mut error = Self::new(status, "rate_limit_error", message).code(code);
@@ -112,7 +113,7 @@ impl ApiError {
         error
     }
 
-    /// 429: the queue is full.
+    /// Makes an error of status 429: the client's queue of requests is full.
     pub(crate) fn overloaded(waiting: usize, most: usize, retry_after: u64) -> Self {
         let message = format!(
             "the queue is full: expected at most {most} requests of a client waiting or running, \
@@ -121,30 +122,32 @@ impl ApiError {
         Self::busy(message, "queue_full", retry_after)
     }
 
-    /// 403: a host or a page that this server does not answer.
+    /// Makes an error of status 403: a host name or a web page that this server does not
+    /// answer.
     pub(crate) fn forbidden(message: impl Into<String>, code: &'static str) -> Self {
         Self::status(StatusCode::FORBIDDEN, message).code(code)
     }
 
-    /// 503: the server is going down.
+    /// Makes an error of status 503: the server is going down.
     pub(crate) fn closing() -> Self {
         let message = "the server is shutting down";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("shutting_down")
     }
 
-    /// 504: the request took too long.
+    /// Makes an error of status 504: the request took longer than allowed.
     pub(crate) fn deadline() -> Self {
         let message = "the request took longer than this server allows";
         Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message).code("deadline_exceeded")
     }
 
-    /// 408: the client does not read its answer.
+    /// Makes an error of status 408: the client does not read its answer.
     pub(crate) fn unread() -> Self {
         let message = "the answer was not read in time";
         Self::status(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    /// 400: more tokens than this server's context holds.
+    /// Makes an error of status 400: the field `param` has more tokens than the server's
+    /// context holds.
     pub(crate) fn context(
         param: &str,
         found: impl std::fmt::Display,
@@ -157,7 +160,8 @@ impl ApiError {
         Self::field(param, reason).code("context_length_exceeded")
     }
 
-    /// Names the field differently.
+    /// If the error is about the request's field `from`, names it `to` instead, in the
+    /// message too.
     pub(crate) fn renamed(mut self, from: &str, to: &str) -> Self {
         if from != to && self.param.as_deref() == Some(from) {
             if let Some(rest) = self.message.strip_prefix(from) {
@@ -168,13 +172,13 @@ impl ApiError {
         self
     }
 
-    /// Sets the code.
+    /// Sets the error's `code`: its kind as a word for programs, such as `queue_full`.
     pub(crate) fn code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
     }
 
-    /// The body.
+    /// Returns the error's JSON body, in OpenAI's shape.
     pub(crate) fn body(&self) -> Value {
         json!({"error": {
             "message": self.message,
@@ -242,12 +246,12 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A JSON body.
+/// Makes an HTTP response from a status and a JSON value as its body.
 pub(crate) fn json_response(status: StatusCode, body: &Value) -> Response {
     json_text(status, body.to_string())
 }
 
-/// A JSON body that is already text.
+/// Makes an HTTP response from a status and a body that is JSON text already.
 pub(crate) fn json_text(status: StatusCode, text: String) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
     (status, kind, text).into_response()

@@ -1,4 +1,5 @@
-//! Reads a JSON object field by field, and refuses unknown fields and wrong types.
+//! Reads the JSON object of a request field by field, and refuses unknown fields and
+//! wrong types.
 //!
 //! Derived deserialisation would need less code, but its messages do not name the
 //! field of a nested value, and unknown fields cost users of a compatible server most
@@ -14,12 +15,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What a parser asked of a field, for the test that compares `openapi.json` with
-/// the parsers.
+/// What type a parser asked a request's field to have, recorded for the test that
+/// compares `openapi.json` with the parsers.
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Asked {
-    /// A value of any kind, or of several.
+    /// The parser took the field with a value of any type, or of one of several types.
     Any,
     Text,
     Flag,
@@ -32,14 +33,15 @@ pub(crate) enum Asked {
     Object,
 }
 
-/// All that was asked of a request: by the field's path, with `[]` for a place in
-/// an array.
+/// The types that parsers asked for in a request: by the field's path, with `[]` for a
+/// place in an array.
 #[cfg(test)]
 pub(crate) type Questions = Arc<Mutex<BTreeMap<String, BTreeSet<Asked>>>>;
 
-/// The fields of an object that have not been taken yet.
+/// Those fields of a request's JSON object that the parser has not taken yet.
 pub(crate) struct Fields {
-    /// The path of the object, such as `messages[0]`; empty for the request.
+    /// The path of the JSON object in the request, such as `messages[0]`; empty for the
+    /// request itself.
     path: String,
     map: Map<String, Value>,
     unknown: UnknownFields,
@@ -48,7 +50,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// The fields of a request.
+    /// Parses a request's body and returns its fields.
     pub(crate) fn body(bytes: &[u8], unknown: UnknownFields) -> Result<Self, ApiError> {
         match json::parse(bytes)? {
             Value::Object(map) => Ok(Self {
@@ -65,7 +67,8 @@ impl Fields {
         }
     }
 
-    /// The fields of an object inside, which treats unknown fields as this one does.
+    /// Makes the fields of a JSON object that is nested in this one, at `path`; unknown
+    /// fields are treated as in this one.
     pub(crate) fn inner(&self, path: String, value: Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(map) => Ok(Self {
@@ -79,7 +82,8 @@ impl Fields {
         }
     }
 
-    /// What is asked of this request from here on.
+    /// Returns the record of what types parsers ask the request's fields to have; they go
+    /// on to fill it.
     #[cfg(test)]
     pub(crate) fn questions(&self) -> Questions {
         self.questions.clone()
@@ -98,7 +102,8 @@ impl Fields {
         questions.entry(path).or_default().insert(asked);
     }
 
-    /// The field's full name.
+    /// Returns the full name of the request's field `key`: the path of its object, and
+    /// the key.
     pub(crate) fn name(&self, key: &str) -> String {
         match self.path.as_str() {
             "" => key.to_owned(),
@@ -106,21 +111,22 @@ impl Fields {
         }
     }
 
-    /// Takes a field; `null` counts as missing.
+    /// Takes a field out of a request's JSON object, and returns its value; `null` counts
+    /// as missing.
     pub(crate) fn take(&mut self, key: &str) -> Option<Value> {
         #[cfg(test)]
         self.ask(key, Asked::Any);
         self.map.remove(key).filter(|v| !v.is_null())
     }
 
-    /// Takes a field that is required.
+    /// Takes a field that the request has to have, and returns its value.
     pub(crate) fn require(&mut self, key: &str) -> Result<Value, ApiError> {
         let name = self.name(key);
         let missing = || ApiError::field(name, "expected a value, found none");
         self.take(key).ok_or_else(missing)
     }
 
-    /// Takes a string.
+    /// Takes a request's field that has to be a string; `None` if it is missing.
     pub(crate) fn string(&mut self, key: &str) -> Result<Option<String>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Text);
@@ -131,7 +137,7 @@ impl Fields {
         }
     }
 
-    /// Takes `true` or `false`.
+    /// Takes a request's field that has to be `true` or `false`; `None` if it is missing.
     pub(crate) fn flag(&mut self, key: &str) -> Result<Option<bool>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Flag);
@@ -142,7 +148,7 @@ impl Fields {
         }
     }
 
-    /// Takes a finite number.
+    /// Takes a request's field that has to be a finite number; `None` if it is missing.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f32>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Number);
@@ -152,7 +158,8 @@ impl Fields {
         }
     }
 
-    /// Takes a whole number within these bounds.
+    /// Takes a request's field that has to be a whole number from `low` to `high`; `None`
+    /// if it is missing.
     pub(crate) fn integer(
         &mut self,
         key: &str,
@@ -173,7 +180,8 @@ impl Fields {
         found.map(Some).ok_or_else(error)
     }
 
-    /// Takes a number of things: [`Fields::integer`] that is not negative.
+    /// Takes a request's field that counts things: as [`Fields::integer`], but never
+    /// negative.
     pub(crate) fn count(
         &mut self,
         key: &str,
@@ -185,7 +193,7 @@ impl Fields {
         Ok(found.and_then(|n| usize::try_from(n).ok()))
     }
 
-    /// Takes an array.
+    /// Takes a request's field that has to be an array; `None` if it is missing.
     pub(crate) fn array(&mut self, key: &str) -> Result<Option<Vec<Value>>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Array);
@@ -196,7 +204,8 @@ impl Fields {
         }
     }
 
-    /// Takes an object.
+    /// Takes a request's field that has to be an object, and returns its fields; `None`
+    /// if it is missing.
     pub(crate) fn object(&mut self, key: &str) -> Result<Option<Self>, ApiError> {
         #[cfg(test)]
         self.ask(key, Asked::Object);
@@ -205,7 +214,8 @@ impl Fields {
         value.map(|v| self.inner(name, v)).transpose()
     }
 
-    /// Takes fields that are accepted with any value.
+    /// Drops those fields of a request's JSON object that are accepted with any value and
+    /// ignored.
     pub(crate) fn drop_all(&mut self, keys: &[&str]) {
         for key in keys {
             #[cfg(test)]
@@ -214,13 +224,13 @@ impl Fields {
         }
     }
 
-    /// Takes all fields that are left.
+    /// Returns all fields of a request's JSON object that the parser has not taken.
     pub(crate) fn rest(self) -> Map<String, Value> {
         self.map
     }
 
-    /// Refuses the fields that are left, unless the server ignores unknown ones. A null
-    /// counts as missing under any name.
+    /// Refuses the fields of a request's JSON object that the parser has not taken,
+    /// unless the server ignores unknown ones. A null counts as missing under any name.
     pub(crate) fn finish(self) -> Result<(), ApiError> {
         if self.unknown == UnknownFields::Ignore {
             return Ok(());
@@ -235,7 +245,7 @@ impl Fields {
     }
 }
 
-/// A number that f32 can hold.
+/// Reads a JSON number that f32 can hold; an error names the field `name`.
 pub(crate) fn number(name: &str, value: &Value) -> Result<f32, ApiError> {
     let found = value.as_f64().map(|x| x as f32).filter(|x| x.is_finite());
     let expected = "a number of at most 3.4e38";
@@ -245,8 +255,8 @@ pub(crate) fn number(name: &str, value: &Value) -> Result<f32, ApiError> {
     })
 }
 
-/// Reads a whole number, also if it is written with a fraction: `8.0` is 8. Beyond 2^53
-/// a double stands for several whole numbers, so it is refused.
+/// Reads a whole number from JSON, also if it is written with a fraction: `8.0` is 8.
+/// Beyond 2^53 a double stands for several whole numbers, so it is refused.
 fn whole(value: &Value) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     let written = |x: &f64| x.fract() == 0.0 && x.abs() <= EXACT;
@@ -255,13 +265,15 @@ fn whole(value: &Value) -> Option<i64> {
     value.as_i64().or_else(float)
 }
 
-/// Refuses a number out of its range and shows it: it tells nothing of the content.
+/// Makes the error for a field's number that is out of its range. It shows the number,
+/// which tells nothing of the request's content.
 fn out_of_range(name: &str, expected: &str, found: &Value) -> ApiError {
     let found = shown(&found.to_string());
     ApiError::field(name, format!("expected {expected}, found {found}"))
 }
 
-/// Refuses a value of another type than expected, without showing its content.
+/// Makes the error for a field's value of another type than expected, without showing its
+/// content.
 pub(crate) fn wrong(name: &str, expected: &str, found: &Value) -> ApiError {
     ApiError::field(name, format!("expected {expected}, found {}", kind(found)))
 }

@@ -9,8 +9,8 @@ use crate::limits::work::Work;
 use crate::options::UnknownFields;
 use serde_json::{Value, json};
 
-/// Reads a body as each of the routes does, up to the request that it would queue.
-/// Returns whether any of them takes it.
+/// Parses a request's body as each of the routes does, up to the request that it would
+/// queue. Returns whether any of them accepts it.
 pub fn request(server: &Server, body: &[u8]) -> bool {
     let app = &server.app;
     let work = Work::unbounded();
@@ -27,9 +27,9 @@ pub fn request(server: &Server, body: &[u8]) -> bool {
     taken
 }
 
-/// Reads a request whose answer has to fit this schema, and one whose tool call has
-/// to, and compiles their grammars in this process. Returns whether either is
-/// taken.
+/// Parses a request whose answer has to match this JSON schema, and one whose tool call
+/// has to, and compiles their grammars in this process. Returns whether either is
+/// accepted.
 ///
 /// # Panics
 /// No runtime can be made.

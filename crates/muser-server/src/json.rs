@@ -1,4 +1,4 @@
-//! Reads the JSON of requests, in which each key of an object occurs once.
+//! Parses the JSON of requests, and refuses objects that have a key twice.
 //!
 //! Readers differ in which value of a repeated key they take: a proxy before this
 //! server may have checked the other one. So it is refused, like everything that can
@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt;
 
-/// Reads a JSON text.
+/// Parses the JSON text of a request's body.
 ///
 /// # Errors
 /// 400 for what is no JSON, is nested deeper than the reader goes, or has a key
@@ -18,13 +18,14 @@ use std::fmt;
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
     let refused = |e: serde_json::Error| ApiError::invalid(format!("the body is not JSON: {e}"));
     let value: Value = serde_json::from_slice(bytes).map_err(refused)?;
-    // The text is JSON, so the only reason left is a key.
+    // The text is JSON, so the only reason left is a key that occurs twice.
     let twice = |e: serde_json::Error| ApiError::invalid(format!("the body: {e}"));
     serde_json::from_slice::<Unique>(bytes).map_err(twice)?;
     Ok(value)
 }
 
-/// Reads a value and keeps nothing of it.
+/// Reads a JSON value, checks that no object in it has a key twice, and keeps nothing of
+/// it.
 struct Unique;
 
 impl<'de> Deserialize<'de> for Unique {

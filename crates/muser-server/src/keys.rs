@@ -1,22 +1,22 @@
-//! API keys.
+//! Checks the API keys of requests.
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
-/// The accepted keys, as digests: comparing them takes the same time for any key that
+/// The accepted API keys, as digests: comparing them takes the same time for any key that
 /// a client sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys(Vec<[u8; 32]>);
 
-/// Whether a request may come in.
+/// Whether a request may come in, given the API key that it has or lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// No key is required.
+    /// The server requires no API key.
     Free,
-    /// It has the key with this number.
+    /// The request has an accepted API key, the one with this index.
     Key(usize),
-    /// It has no accepted key.
+    /// The request has no accepted API key.
     Refused,
 }
 
@@ -29,7 +29,7 @@ impl Keys {
         Self(keys.iter().map(|k| digest(k.as_bytes())).collect())
     }
 
-    /// Whether these headers carry a key, and which.
+    /// Checks whether a request's headers carry an accepted API key, and which.
     pub(crate) fn enter(&self, headers: &HeaderMap) -> Entry {
         if self.0.is_empty() {
             return Entry::Free;

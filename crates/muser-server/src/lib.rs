@@ -1,4 +1,4 @@
-//! An OpenAI-compatible server over the engine: every request gets the bits
+//! An OpenAI-compatible HTTP server over the muser engine: every request gets the bits
 //! that it would get alone.
 //!
 //! ```text
@@ -6,9 +6,9 @@
 //!                                                        └─► engine: Batch
 //! ```
 //!
-//! An answer depends on the request alone: not on other requests, the slots, the
-//! prefix cache, streaming or the number of threads. The engine guarantees that in the
-//! strict lane; the scheduler only orders its calls.
+//! An answer depends on the request alone: not on other requests, the slots, the prefix
+//! cache, streaming or the number of threads. The engine guarantees that in the strict
+//! lane (muser's own arithmetic); the scheduler only orders its calls.
 //!
 //! Nothing from the network reaches the file system: after the start, the server opens
 //! no file but the certificate's, when the operator says so.
@@ -54,10 +54,11 @@ use std::time::{Duration, Instant};
 use tls::Acceptor;
 use tokio::sync::watch;
 
-/// The most of the grace period that is left to tell clients of its end.
+/// The most time that is kept, at the end of the grace period of a shutdown, for telling
+/// clients that their answers are cut off.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// A running server.
+/// A running HTTP server: its listener, its scheduler and the state they share.
 pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
@@ -68,12 +69,12 @@ pub struct Server {
     listener: Ending,
 }
 
-/// The end of a thread, which can be waited for with a timeout: the thread drops the
-/// sender when it ends.
+/// The end of one of the server's threads, which can be waited for with a timeout: the
+/// thread drops the sender when it ends.
 struct Ending(Mutex<Receiver<()>>);
 
 impl Ending {
-    /// Starts a thread that does this.
+    /// Starts a thread with this name that calls `work`; its end can be waited for.
     fn start(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let (sender, end) = channel::<()>();
         let thread = std::thread::Builder::new().name(name.into());
@@ -84,7 +85,7 @@ impl Ending {
         Ok(Self(Mutex::new(end)))
     }
 
-    /// Waits until this time at most; returns whether the thread has ended.
+    /// Waits for the thread's end, until this time at most; returns whether it has ended.
     fn by(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +94,7 @@ impl Ending {
 }
 
 impl Server {
-    /// Starts to listen and to serve.
+    /// Starts an HTTP server for a model.
     ///
     /// # Errors
     /// Options that are unsafe or make no sense, an address that is not free, a
@@ -182,13 +183,13 @@ impl Server {
         })
     }
 
-    /// The address that it listens at.
+    /// Returns the address that the server listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Replaces the keys by these, and reads the certificate's files anew. Open
-    /// connections stay open.
+    /// Replaces the server's API keys by these, if given, and reads the certificate's
+    /// files anew. Open connections stay open.
     ///
     /// # Errors
     /// No keys where there were some, or a certificate that cannot be used. Then keys and
@@ -220,8 +221,9 @@ impl Server {
         Ok(())
     }
 
-    /// Accepts no more requests and waits until running answers end, for the grace period
-    /// at most. Just before its end, clients of answers that still run are told.
+    /// Shuts the server down: refuses further requests, and waits until running answers
+    /// end, for the grace period at most. Just before its end, clients of answers that
+    /// still run are told.
     pub fn shutdown(self) {
         let grace = self.app.limits.grace;
         let end = Instant::now() + grace;
@@ -242,8 +244,8 @@ impl Server {
     }
 }
 
-/// Returns how many requests are read at once, so that processors are left for the
-/// answers.
+/// Returns how many requests' bodies are parsed at once: few enough that processors are
+/// left for the answers.
 fn readers() -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     (all / 2).clamp(1, 8)

@@ -1,4 +1,5 @@
-//! Connections: accepted up to a number, each with limits and an end.
+//! Accepts TCP connections, up to a number, and serves HTTP on each, with limits and an
+//! end.
 
 pub(crate) mod head;
 pub(crate) mod places;
@@ -28,16 +29,16 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use wire::{Answering, Line, Times, Wire};
 
-/// After an accept that failed, for want of file descriptors say.
+/// The pause after an accept that failed, for want of file descriptors say.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes of an answer that the system keeps for a client that does not read, and
-/// connections that wait to be accepted.
+/// How many bytes of an answer the system buffers for a client that does not read.
 const UNSENT: u32 = 256 << 10;
+/// How many connections may wait in the system's queue to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// A socket that listens. Without a bound the system would keep megabytes of
-/// unread answers for each connection.
+/// Binds a socket that listens at an address. Its send buffers are bounded: else the
+/// system would keep megabytes of unread answers for each connection.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
@@ -50,18 +51,19 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// What connections are made with.
+/// What the server needs to serve connections: routes, TLS, limits and the signal to end.
 pub(crate) struct Listening {
     pub(crate) router: Router,
-    /// The certificate in use; another takes its place when files are read anew.
+    /// What accepts TLS connections, with the certificate in use; replaced when its files
+    /// are read anew.
     pub(crate) acceptor: Option<watch::Receiver<Acceptor>>,
     pub(crate) limits: Limits,
-    /// The last moment of the server, once it is to end.
+    /// The time at which the server ends at the latest; `None` until it is told to end.
     pub(crate) stop: watch::Receiver<Option<Instant>>,
 }
 
-/// Serves until told to stop, then until the last answer is sent or the grace
-/// is over.
+/// Serves HTTP connections until told to stop, then until the last answer is sent or the
+/// grace period is over.
 pub(crate) async fn serve(listener: TcpListener, with: Listening) {
     let Listening {
         router,
@@ -73,7 +75,8 @@ pub(crate) async fn serve(listener: TcpListener, with: Listening) {
     let places = Places::new(limits.connections);
     loop {
         let accepted = async {
-            // No place, no accept: who is too many waits in the system's queue.
+            // Nothing is accepted without a free place: further connections wait in the
+            // system's queue.
             places.room().await;
             listener.accept().await
         };
@@ -174,7 +177,7 @@ impl Connection {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            // The wire has times and limits of its own for heads.
+            // The `Wire` has time limits of its own for heads.
             .header_read_timeout(None)
             .max_header_size(HEAD)
             .max_buf_size(2 * HEAD)
@@ -186,7 +189,7 @@ impl Connection {
     }
 }
 
-/// A request's body, whose end is told to the connection.
+/// A request's body that tells its connection when it has been read to its end.
 struct Watched {
     body: Incoming,
     line: Arc<Line>,
@@ -223,7 +226,8 @@ fn with_extension(arrived: wire::Arrived) -> axum::http::Extensions {
     extensions
 }
 
-/// An answer's body, whose end frees the connection for the next request.
+/// An answer's body that frees its connection for the next request when it is sent or
+/// dropped.
 struct Held {
     body: Body,
     _answering: Answering,

@@ -1,4 +1,4 @@
-//! The server's counters and their text form.
+//! The server's metrics (counters, gauges, histograms) and their text form.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -10,15 +10,15 @@ use prometheus_client::registry::{Registry, Unit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Labels of a finished request.
+/// The labels under which a finished request is counted: its route and its HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Route {
-    /// The route's pattern, never what a client wrote.
+    /// The route's pattern, never text that a client wrote.
     pub(crate) route: &'static str,
     pub(crate) status: u16,
 }
 
-/// The counters, shared by handlers and scheduler.
+/// The server's metrics, which HTTP handlers and the scheduler update.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -48,13 +48,14 @@ pub(crate) struct Metrics {
     log_dropped: Option<Arc<AtomicU64>>,
 }
 
-/// Histogram bounds in seconds: from 0.1 ms, doubling, to about a minute and a half.
+/// Makes a histogram of times whose bounds double, from 0.1 ms to almost a minute.
 fn seconds() -> Histogram {
     Histogram::new((0..20).map(|i| 1e-4 * f64::from(1u32 << i)))
 }
 
 impl Metrics {
-    /// Creates the counters at zero; lines that the log loses are counted elsewhere.
+    /// Creates the server's metrics at zero; `log_dropped` is the log's own counter of
+    /// the lines that it lost.
     pub(crate) fn new(log_dropped: Option<Arc<AtomicU64>>) -> Self {
         let mut all = Self {
             registry: Registry::with_prefix("muser"),
@@ -167,7 +168,7 @@ impl Metrics {
         r.register("pass_rows", "Rows of a forward pass", self.rows.clone());
     }
 
-    /// Writes all counters in OpenMetrics' text form.
+    /// Writes all the server's metrics in the text form of OpenMetrics.
     pub(crate) fn text(&self) -> String {
         if let Some(lost) = &self.log_dropped {
             self.log_lost.inc_by(lost.swap(0, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Options of the server.
+//! The server's options and limits, and the checks of their ranges.
 
 use crate::limits::{GrammarLimits, JsonLimits, SchemaLimits};
 use crate::sites::Sites;
@@ -9,41 +9,45 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Limits of the server.
+/// The limits of the server: on slots, requests, memory and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Answers that are computed at once, at least one.
+    /// How many answers are computed at once; at least one.
     pub slots: usize,
-    /// Positions of each, prompt and answer together.
+    /// The context of each answer: the most tokens of its prompt and itself together.
     pub context: usize,
-    /// Requests of a client that may wait for a slot, beside one for each slot.
+    /// How many requests of one client may wait for a slot, in addition to one for each
+    /// slot.
     pub queue: usize,
-    /// Bytes of the prefix cache; 0 keeps none.
+    /// The most bytes of the prefix cache (states of earlier prompts); 0 keeps none.
     pub cache_bytes: u64,
-    /// Bytes of a request's body.
+    /// The most bytes of a request's body.
     pub body_bytes: usize,
-    /// Connections that are open at once. Beyond that, one that waits for its client is
-    /// closed.
+    /// The most connections that are open at once. Beyond that, one that waits for its
+    /// client is closed.
     pub connections: usize,
-    /// Bytes that requests and unfinished answers may hold together.
+    /// The most bytes that all requests and unfinished answers may hold together.
     pub memory_bytes: u64,
-    /// Bounds of a JSON body.
+    /// The bounds of a request's JSON body: depth, values, lengths.
     pub json: JsonLimits,
-    /// Time from a request's first byte to the end of its answer.
+    /// The longest time from a request's first byte to the end of its answer.
     pub request_time: Duration,
-    /// Time for the head of a request, and for its body beside what the rate allows.
+    /// The longest time for receiving a request's head; also that for its body, in
+    /// addition to what `body_rate` allows.
     pub read_time: Duration,
-    /// Bytes per second of a body after that.
+    /// How many bytes per second of a request's body have to arrive once `read_time` is
+    /// over; 0 for no further time.
     pub body_rate: u64,
-    /// Time until the next request of a connection begins.
+    /// The longest time that a connection stays open without a further request.
     pub idle_time: Duration,
-    /// Time that a client may leave its stream unread.
+    /// The longest time that a client may leave its stream unread before its answer ends.
     pub stall_time: Duration,
-    /// Time for running answers to end when the server ends.
+    /// The grace period: how long running answers may go on when the server shuts down.
     pub grace: Duration,
-    /// Bounds of JSON schemas.
+    /// The bounds of the JSON schemas in requests.
     pub schema: SchemaLimits,
-    /// Bounds of constrained decoding.
+    /// The bounds of constrained decoding: the compiling of grammars and the computing of
+    /// token masks.
     pub grammar: GrammarLimits,
 }
 
@@ -73,94 +77,95 @@ impl Default for Limits {
 /// What to do with a field of a request that this server does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownFields {
-    /// Refuse the request and name the field.
+    /// Refuse a request that has an unknown field, and name the field.
     #[default]
     Refuse,
-    /// Ignore the field.
+    /// Ignore unknown fields of a request.
     Ignore,
 }
 
-/// Certificate chain and private key, both PEM.
+/// The files of the TLS certificate chain and its private key, both in PEM form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The chain, the server's own certificate first.
+    /// The file of the certificate chain, the server's own certificate first.
     pub certificates: PathBuf,
-    /// Its key.
+    /// The file of the certificate's private key.
     pub key: PathBuf,
 }
 
-/// Options of the server.
+/// The options of a server: address, limits, API keys, certificate and names.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen at; port 0 takes a free port.
     pub address: SocketAddr,
-    /// Its limits.
+    /// The server's limits on slots, sizes, memory and times.
     pub limits: Limits,
     /// The accepted API keys; if empty, no key is required.
     pub api_keys: Vec<String>,
-    /// HTTPS.
+    /// The certificate and key for HTTPS; `None` to serve plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Names in `Host` that are answered without API keys, beside those of
-    /// this machine.
+    /// Host names (in the header `Host`) that are answered without API keys, in addition
+    /// to those of this machine.
     pub allowed_hosts: Vec<String>,
-    /// Pages of other servers that may send requests from a browser: origins such as
+    /// Web pages of other servers that may send requests from a browser: origins such as
     /// `https://app.example`, or `*` for all.
     pub allowed_origins: Vec<String>,
-    /// The counter of lines that the log lost, if it has one.
+    /// The counter of lines that the log lost, if the log has one; shown in the metrics.
     pub log_dropped: Option<Arc<AtomicU64>>,
     /// The model's name in requests and answers.
     pub model_name: String,
-    /// Command line of a process that calls [`crate::grammar_worker`]. Without
-    /// one, grammars are compiled in this process: a schema that makes the
-    /// grammar library overflow its stack then ends the server.
+    /// The command line of a process that calls [`crate::grammar_worker`] to compile
+    /// grammars. Without one, grammars are compiled in this process: a schema that makes
+    /// the grammar library overflow its stack then ends the server.
     pub grammar_worker: Option<Vec<OsString>>,
-    /// What to do with unknown fields.
+    /// What to do with fields of requests that this server does not know.
     pub unknown_fields: UnknownFields,
 }
 
-/// Why the server did not start.
+/// Why a server did not start, or did not reload its keys and certificate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Other machines could reach it, and nothing would protect it.
+    /// Other machines could reach the server, and no API key or no certificate would
+    /// protect it.
     #[error("listening on {address} needs {missing}: others than this machine could reach it")]
     Unprotected {
-        /// Where it was to listen.
+        /// The address that the server was to listen at.
         address: SocketAddr,
-        /// What is not given.
+        /// The protection that is missing: an API key, a certificate, or both.
         missing: &'static str,
     },
-    /// A number out of its range.
+    /// An option has a value out of its range.
     #[error("{name}: expected {expected}, found {found}")]
     Option {
-        /// The option.
+        /// The name of the option that has a wrong value.
         name: &'static str,
-        /// Its range.
+        /// The values that the option may have.
         expected: String,
-        /// The value.
+        /// The value that was given for the option.
         found: String,
     },
-    /// The address.
+    /// The server cannot listen at its address.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where it was to listen.
+        /// The address that the server cannot listen at.
         address: SocketAddr,
-        /// The system's reason.
+        /// The operating system's reason why the address cannot be used.
         source: std::io::Error,
     },
-    /// A thread.
+    /// One of the server's threads could not be started.
     #[error("a thread could not be started")]
     Thread(#[source] std::io::Error),
-    /// Certificate or key.
+    /// The TLS certificate or its key cannot be used.
     #[error("TLS: {what}")]
     Tls {
-        /// What is wrong.
+        /// What is wrong with the TLS certificate or its key.
         what: String,
     },
 }
 
 impl Options {
-    /// Refuses options that are unsafe or make no sense with any model.
+    /// Refuses server options that are unsafe or make no sense with any model.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         if !self.address.ip().is_loopback() {
             let missing = match (self.tls.is_some(), !self.api_keys.is_empty()) {
@@ -181,7 +186,7 @@ impl Options {
 }
 
 impl Limits {
-    /// Refuses numbers out of their range.
+    /// Refuses limits of the server that are out of their range.
     fn check(&self) -> Result<(), StartError> {
         let (json, schema, grammar) = (&self.json, &self.schema, &self.grammar);
         let counts = [
@@ -191,7 +196,7 @@ impl Limits {
             ("body", self.body_bytes as u64, 1024, 1 << 30),
             ("body rate", self.body_rate, 0, 1 << 30),
             ("memory", self.memory_bytes, 1 << 20, 1 << 44),
-            // The parser's own bound is 128.
+            // The JSON parser's own bound on depth is 128.
             ("JSON depth", json.depth as u64, 4, 127),
             ("JSON values", json.nodes as u64, 16, 1 << 28),
             ("JSON string", json.string_bytes as u64, 16, 1 << 30),
@@ -243,7 +248,7 @@ impl Limits {
     }
 }
 
-/// Refuses keys that are too short to protect, or that no header can carry.
+/// Refuses API keys that are too short to protect, or that no HTTP header can carry.
 pub(crate) fn check_keys(keys: &[String]) -> Result<(), StartError> {
     for (i, key) in keys.iter().enumerate() {
         let refused = |expected: &str, found: String| {
@@ -266,7 +271,7 @@ pub(crate) fn check_keys(keys: &[String]) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Characters of a key.
+/// The fewest characters of an API key.
 const SHORTEST_KEY: usize = 16;
 
 #[cfg(test)]

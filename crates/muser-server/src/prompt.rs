@@ -1,4 +1,5 @@
-//! Prompts of conversations, within the bounds of a request.
+//! Makes the prompt of a conversation with the chat template, within the bounds of a
+//! request.
 
 use crate::error::ApiError;
 use crate::limits::text::TextBounds;
@@ -6,10 +7,11 @@ use muser_engine::{Codec, Token};
 use muser_text::chat::{Bounds, Prompt};
 use muser_text::{EncodeOptions, Error, Message, RenderOptions, Tokenizer};
 
-/// The field that a conversation is in.
+/// The request's field that has the conversation, for errors about it.
 const FIELD: &str = "messages";
 
-/// Makes the prompt of a conversation.
+/// Makes the prompt of a conversation: renders it with the model's chat template and
+/// encodes it.
 ///
 /// # Errors
 /// The model has no tokenizer or no chat template, which is the request's fault;
@@ -45,7 +47,8 @@ impl Bounds for TextBounds<'_> {
         self.encode(tokenizer, FIELD, text, options)
     }
 
-    /// What a template refuses is the messages' fault; what breaks it may be too.
+    /// Turns an error of the chat template or the tokenizer into one of the API. What a
+    /// template refuses is the messages' fault; what breaks it may be too.
     fn refuse(&self, error: Error) -> ApiError {
         match error {
             Error::NoSentinel => ApiError::field(FIELD, error),

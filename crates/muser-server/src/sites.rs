@@ -1,4 +1,4 @@
-//! Decides which hosts and pages are answered.
+//! Decides which host names (in `Host`) and which web pages (in `Origin`) are answered.
 //!
 //! A page of any server can reach this machine under its own name (DNS rebinding) or
 //! send requests to it directly. Without API keys, only the names distinguish such a
@@ -11,21 +11,22 @@ use crate::listen::head::{host_of, is_loopback};
 use crate::options::{Options, StartError};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 
-/// The rules of one server.
+/// A server's rules on the host names and the web pages whose requests are answered.
 #[derive(Debug)]
 pub(crate) struct Sites {
-    /// Whether names are checked, since there are no keys.
+    /// Whether host names and origins are checked, since the server has no API keys.
     strict: bool,
     hosts: Vec<String>,
     origins: Vec<String>,
     any_origin: bool,
 }
 
-/// The most bytes of a list of headers that is echoed to a browser.
+/// The most bytes of a browser's list of headers (`Access-Control-Request-Headers`) that
+/// is sent back to it.
 const ASKED: usize = 1024;
 
 impl Sites {
-    /// Reads the rules from the options.
+    /// Makes the rules on host names and web pages from the server's options.
     ///
     /// # Errors
     /// A malformed host or origin, or all origins without a key.
@@ -66,7 +67,8 @@ impl Sites {
         })
     }
 
-    /// Refuses a request in the name of another host, or from another's page.
+    /// Refuses a request to a host name, or from a web page, that is neither this
+    /// machine's nor allowed by the operator.
     ///
     /// # Errors
     /// 403.
@@ -76,7 +78,8 @@ impl Sites {
         }
         let host = headers.get(header::HOST).map(HeaderValue::as_bytes);
         let named = host.map(|h| std::str::from_utf8(h).unwrap_or(""));
-        // Both are checked: a request to a proxy has the host in its target.
+        // The header and the target are both checked: a request to a proxy has the host
+        // in its target.
         for authority in [named, uri.authority().map(|a| a.as_str())]
             .into_iter()
             .flatten()
@@ -121,8 +124,8 @@ impl Sites {
         self.any_origin || self.origins.iter().any(|o| o.eq_ignore_ascii_case(origin))
     }
 
-    /// Answers a browser that asks before it sends a page's request (preflight). `None`
-    /// if it is no such request or the page is not allowed.
+    /// Answers a browser's CORS preflight, which asks whether a page's request may be
+    /// sent. `None` if this is no preflight, or if the page is not allowed.
     pub(crate) fn preflight<B: Default>(
         &self,
         method: &Method,
@@ -153,7 +156,7 @@ impl Sites {
         Some(response)
     }
 
-    /// Tells a browser that this page may read the answer.
+    /// Adds the CORS headers to an answer that tell a browser that this page may read it.
     pub(crate) fn share(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         if self.origins.is_empty() {
             return;
@@ -168,7 +171,7 @@ impl Sites {
     }
 }
 
-/// Returns the part of an origin after its scheme; `None` if it is no origin.
+/// Returns the part of a web origin after its scheme; `None` if it is no origin.
 fn authority(origin: &str) -> Option<&str> {
     let (scheme, rest) = origin.split_once("://")?;
     let letters = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
@@ -176,7 +179,8 @@ fn authority(origin: &str) -> Option<&str> {
     (fits && host_of(rest).is_some() && !rest.contains(['/', '@'])).then_some(rest)
 }
 
-/// Makes a name fit for a message.
+/// Makes a host name or an origin from a request fit for an error's message: cuts and
+/// quotes it.
 fn shown(name: &str) -> String {
     let cut: String = name.chars().take(80).collect();
     format!("{cut:?}")

@@ -1,4 +1,4 @@
-//! HTTPS, where the feature `tls` is on.
+//! Accepts TLS connections for HTTPS, where the feature `tls` is on.
 
 use crate::options::{StartError, TlsFiles};
 use std::io;
@@ -9,7 +9,7 @@ pub(crate) use with::Acceptor;
 #[cfg(not(feature = "tls"))]
 pub(crate) use without::Acceptor;
 
-/// Reads certificate and key.
+/// Reads the certificate and its key, and makes what accepts TLS connections with them.
 pub(crate) fn acceptor(files: &TlsFiles) -> Result<Acceptor, StartError> {
     Acceptor::load(files).map_err(|what| StartError::Tls { what })
 }
@@ -24,7 +24,8 @@ mod with {
     use tokio_rustls::TlsAcceptor;
     use tokio_rustls::server::TlsStream;
 
-    /// The provider would panic on a processor without these.
+    /// Checks that the processor has the instructions without which the cryptography
+    /// library would panic.
     fn supported() -> Result<(), String> {
         #[cfg(target_arch = "x86_64")]
         {
@@ -43,7 +44,7 @@ mod with {
         Ok(())
     }
 
-    /// Makes TLS of a connection.
+    /// Accepts TLS connections: makes the handshake on a TCP connection.
     #[derive(Clone)]
     pub(crate) struct Acceptor(TlsAcceptor);
 
@@ -77,7 +78,8 @@ mod with {
 mod without {
     use super::{TcpStream, TlsFiles, io};
 
-    /// There is none in this build.
+    /// Stands in for the acceptor of TLS connections in a build without the feature
+    /// `tls`: no value of it exists.
     #[derive(Clone)]
     pub(crate) enum Acceptor {}
 

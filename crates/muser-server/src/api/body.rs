@@ -1,4 +1,4 @@
-//! Receives a request's body within its limits.
+//! Receives a request's JSON body within the limits on its size, time and memory.
 
 use super::App;
 use crate::error::ApiError;
@@ -13,11 +13,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Copies of a request's texts that exist on the way to its tokens: in the JSON
-/// values, broken up by the guard, in the template's variables, in its output.
+/// How many copies of a request's texts exist at once on the way to its tokens: in the
+/// JSON values, in the pieces that the guard cuts (against control tokens in users'
+/// text), in the variables of the chat template, and in its output.
 const COPIES: u64 = 4;
 
-/// A received body, with its claim on the memory for requests.
+/// The received body of an HTTP request, with its claim on the memory for requests.
 pub(super) struct Body {
     app: Arc<App>,
     pub(super) work: Arc<Work>,
@@ -25,8 +26,8 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Reads the request from it when it is the client's turn, not on the threads that
-    /// serve connections.
+    /// Parses the body and reads a request from it with `read`: when it is the client's
+    /// turn, and on a blocking thread, not on those that serve connections.
     pub(super) async fn read<T: Send + 'static>(
         self,
         read: impl FnOnce(&Work, Fields) -> Result<T, ApiError> + Send + 'static,
@@ -51,7 +52,7 @@ impl Body {
     }
 }
 
-/// Receives a JSON body.
+/// Receives the JSON body of an HTTP request.
 ///
 /// The content type is required because browsers let any page send a body without
 /// one to a server on this machine.
@@ -96,8 +97,8 @@ fn too_long(most: usize, found: &str) -> ApiError {
     ApiError::status(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
-/// Receives a body that comes fast enough. Memory is claimed as bytes come; a declared
-/// length claims nothing.
+/// Receives the bytes of a request's body, and refuses one that comes too slowly. Memory
+/// is claimed as bytes come; a declared length claims nothing.
 async fn receive(
     app: &App,
     mut body: Incoming,
@@ -138,7 +139,8 @@ async fn receive(
     }
 }
 
-/// Returns the longest time that a body may have taken for so many bytes.
+/// Returns the longest time that a request's body may have taken to arrive, given how
+/// many bytes have come.
 fn allowed(app: &App, bytes: usize) -> Duration {
     let earned = match app.limits.body_rate {
         0 => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions`: continues a conversation.
+//! The route `/v1/chat/completions`: continues a conversation.
 
 use super::App;
 use super::body::fields;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub(crate) struct Parsed {
     request: Request,
-    /// The grammar that its answers have to fit.
+    /// The grammar, not yet compiled, that the answers have to match.
     draft: Option<Draft>,
     stream: Option<stream::Usage>,
     shape: Shape,
@@ -97,14 +97,16 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Compiles the grammar of a request, as happens before it is queued.
+/// Compiles the grammar of a chat request, as its route does before the request is
+/// queued.
 #[cfg(feature = "fuzzing")]
 pub(crate) async fn compiled(app: &App, work: &Work, mut parsed: Parsed) -> Result<(), ApiError> {
     constraint::admit(app, work, parsed.draft.take(), &mut parsed.request).await
 }
 
-/// The grammar that decoding has to follow: that of the calls that have to be made
-/// or else, since there is no answer in words then, that of the answer's form.
+/// Returns the grammar that a chat's answer has to match, not yet compiled: the one for
+/// tool calls if a call is required, since there is no answer in words then, or else the
+/// one for the form that the request asks for.
 fn draft(
     app: &App,
     tools: &Tools,

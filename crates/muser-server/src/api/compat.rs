@@ -1,5 +1,5 @@
-//! Fields of other servers and clients that change nothing here: hints, and switches
-//! with the value that this server always has.
+//! Accepts fields of other servers and clients that change nothing here: hints, and
+//! switches with the value that this server always has.
 //!
 //! A field is obeyed or refused by its name: the server never answers a request that
 //! it understood in part. A field is listed here only with values that ask for what
@@ -9,7 +9,8 @@ use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use serde_json::Value;
 
-/// Hints to a provider: who asks, how to bill, where to compute.
+/// Names of text fields in a request that are only hints to a provider (who asks, how to
+/// bill, where to compute): read and ignored.
 const TEXT_HINTS: [&str; 8] = [
     "user",
     "service_tier",
@@ -21,7 +22,8 @@ const TEXT_HINTS: [&str; 8] = [
     "guided_decoding_backend",
 ];
 
-/// Hints of any type, and numbers of switches that are off.
+/// Names of request fields of any type that are ignored: hints, and the settings of
+/// features whose switches are off.
 const HINTS: [&str; 16] = [
     "prediction",
     "spaces_between_special_tokens",
@@ -41,18 +43,20 @@ const HINTS: [&str; 16] = [
     "store",
 ];
 
-/// The value of a switch that asks for what happens anyway.
+/// The only value of a request's switch (a field such as `echo`) that is accepted,
+/// because it asks for what happens anyway.
 #[derive(Clone, Copy, Debug)]
 enum Neutral {
-    /// `false`.
+    /// The switch, a field of a request, is accepted with `false` only.
     False,
-    /// `true`.
+    /// The switch, a field of a request, is accepted with `true` only.
     True,
-    /// This number.
+    /// The switch, a field of a request, is accepted with this number only.
     Number(f64),
-    /// An empty string, array or object.
+    /// The switch, a field of a request, is accepted with an empty string, array or
+    /// object only.
     Empty,
-    /// None: the field is known, and refused with every value.
+    /// The field of a request is known, and refused with every value.
     Never,
 }
 
@@ -83,9 +87,10 @@ impl Neutral {
     }
 }
 
-/// Switches of both kinds of completion.
+/// Switches (request fields that this server supports with one value) of chat and text
+/// completions, each with that value.
 const SWITCHES: [(&str, Neutral); 41] = [
-    // vLLM's.
+    // Fields of vLLM's server.
     ("use_beam_search", Neutral::False),
     ("length_penalty", Neutral::Number(1.0)),
     ("early_stopping", Neutral::False),
@@ -100,12 +105,12 @@ const SWITCHES: [(&str, Neutral); 41] = [
     ("documents", Neutral::Empty),
     ("chat_template", Neutral::Never),
     ("guided_whitespace_pattern", Neutral::Never),
-    // Grammars in other languages.
+    // Fields for grammars in languages that this server does not read.
     ("grammar", Neutral::Empty),
     ("guided_grammar", Neutral::Empty),
     ("ebnf", Neutral::Empty),
     ("structural_tag", Neutral::Empty),
-    // SGLang's.
+    // Fields of SGLang's server.
     ("no_stop_trim", Neutral::False),
     ("return_hidden_states", Neutral::False),
     ("separate_reasoning", Neutral::True),
@@ -113,7 +118,7 @@ const SWITCHES: [(&str, Neutral); 41] = [
     ("stop_regex", Neutral::Empty),
     ("lora_path", Neutral::Empty),
     ("session_params", Neutral::Empty),
-    // llama.cpp's, and samplers that this server lacks.
+    // Fields of llama.cpp's server, and of samplers that this server lacks.
     ("typical_p", Neutral::Number(1.0)),
     ("typical", Neutral::Number(1.0)),
     ("tfs_z", Neutral::Number(1.0)),
@@ -132,7 +137,8 @@ const SWITCHES: [(&str, Neutral); 41] = [
     ("return_progress", Neutral::False),
 ];
 
-/// Switches of chats.
+/// Switches (request fields that this server supports with one value) of chat
+/// completions, each with that value.
 const CHAT_SWITCHES: [(&str, Neutral); 7] = [
     ("add_generation_prompt", Neutral::True),
     ("continue_final_message", Neutral::False),
@@ -143,10 +149,12 @@ const CHAT_SWITCHES: [(&str, Neutral); 7] = [
     ("web_search_options", Neutral::Never),
 ];
 
-/// Switches of plain completions.
+/// Switches (request fields that this server supports with one value) of text
+/// completions, each with that value.
 const TEXT_SWITCHES: [(&str, Neutral); 1] = [("add_special_tokens", Neutral::True)];
 
-/// Takes the fields that both kinds of completion have.
+/// Reads the request fields of chat and text completions that change nothing here:
+/// ignores hints, and refuses switches with a value that is not supported.
 pub(super) fn common(f: &mut Fields) -> Result<(), ApiError> {
     for name in TEXT_HINTS {
         f.string(name)?;
@@ -164,7 +172,8 @@ pub(super) fn common(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &SWITCHES)
 }
 
-/// Takes the fields of chats.
+/// Reads the switches of a chat completion, request fields that change nothing here;
+/// refuses values that are not supported.
 pub(super) fn chat(f: &mut Fields) -> Result<(), ApiError> {
     match f.take("modalities") {
         None => {}
@@ -177,7 +186,8 @@ pub(super) fn chat(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &CHAT_SWITCHES)
 }
 
-/// Takes the fields of plain completions.
+/// Reads the switches of a text completion, request fields that change nothing here;
+/// refuses values that are not supported.
 pub(super) fn text(f: &mut Fields) -> Result<(), ApiError> {
     switches(f, &TEXT_SWITCHES)
 }

@@ -1,4 +1,4 @@
-//! `/v1/completions`: continues a text.
+//! The route `/v1/completions`: continues a text.
 
 use super::body::fields;
 use super::params::{check_lengths, common, max_tokens, prompts};
@@ -15,14 +15,15 @@ use muser_engine::{Error, Token};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// OpenAI's default for this route.
+/// The most tokens of a text completion whose request gives no number, as with OpenAI.
 const MAX_TOKENS: usize = 16;
-/// The most alternatives of a token on this route.
+/// The most alternatives that may be listed with each token's log-probability in a text
+/// completion.
 const MOST_LOGPROBS: i64 = 20;
 
 pub(crate) struct Parsed {
     request: Request,
-    /// The grammar that its answers have to fit.
+    /// The grammar, not yet compiled, that the answers have to match.
     draft: Option<Draft>,
     stream: Option<stream::Usage>,
     shape: Shape,
@@ -101,7 +102,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Encodes the prompts that are given as texts.
+/// Returns the prompts that the request gives as texts rather than token ids.
 fn texts(prompt: &Value) -> Vec<String> {
     match prompt {
         Value::String(text) => vec![text.clone()],
@@ -113,8 +114,8 @@ fn texts(prompt: &Value) -> Vec<String> {
     }
 }
 
-/// Returns the text that an answer begins with: the prompt as it was given, or the
-/// text of its tokens.
+/// Returns, for each prompt, the text that its answers begin with (`echo`): the prompt as
+/// given, or the text of its tokens.
 fn echoed(
     app: &App,
     texts: Vec<String>,

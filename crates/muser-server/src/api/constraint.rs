@@ -1,4 +1,4 @@
-//! Reads the form that an answer has to have, under all its field names: a JSON
+//! Reads the form that an answer has to have, under all names of the field: a JSON
 //! schema, a regular expression, or a choice of texts.
 
 use super::App;
@@ -9,20 +9,22 @@ use crate::limits::work::Work;
 use crate::scheduler::{Request, Task};
 use serde_json::{Map, Value, json};
 
-/// The most bytes of a regular expression.
+/// The most bytes of a request's regular expression.
 const MOST_PATTERN: usize = 4096;
-/// The most texts to choose from, and the most bytes of all of them.
+/// The most texts that a request may list as the possible answers, for `guided_choice`.
 const MOST_CHOICES: usize = 1024;
+/// The most bytes of all texts together that a request lists as the possible answers.
 const MOST_CHOICE_BYTES: usize = 64 << 10;
 
-/// The form of an answer, and the field that asks for it.
+/// The form that an answer has to have, and the request's field that asks for it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Constraint {
     pub(super) param: String,
     pub(super) form: Form,
 }
 
-/// Reads every field that can ask for a form; at most one of them may.
+/// Reads every field of a request that can ask for a form of the answer; at most one form
+/// may be asked for.
 pub(super) fn read(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     let mut all = vec![response_format(f)?];
     for name in ["json_schema", "guided_json"] {
@@ -44,7 +46,8 @@ pub(super) fn read(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     }
 }
 
-/// Reads OpenAI's field, in which llama.cpp lets `json_object` have a schema.
+/// Reads `response_format`, OpenAI's field for the form of an answer; as in llama.cpp,
+/// its type `json_object` may have a schema.
 fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     let Some(mut format) = f.object("response_format")? else {
         return Ok(None);
@@ -59,13 +62,13 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
             Some(mut inner) => {
                 inner.string("name")?;
                 inner.string("description")?;
-                // Decoding is always strict.
+                // Decoding always follows the schema strictly.
                 inner.flag("strict")?;
                 let schema = inner.require("schema")?;
                 inner.finish()?;
                 (".json_schema.schema", schema)
             }
-            // Some clients do not nest it.
+            // Some clients put `schema` here instead of into `json_schema`.
             None => {
                 format.string("name")?;
                 format.flag("strict")?;
@@ -86,7 +89,7 @@ fn response_format(f: &mut Fields) -> Result<Option<Constraint>, ApiError> {
     }))
 }
 
-/// Reads a schema that is an object, or the text of one.
+/// Reads a JSON schema that is given as an object, or as the text of one.
 fn json_form(f: &mut Fields, name: &str) -> Result<Option<Constraint>, ApiError> {
     let param = f.name(name);
     let schema = match f.take(name) {
@@ -140,7 +143,8 @@ fn choice(f: &mut Fields, name: &str) -> Result<Option<Constraint>, ApiError> {
     Ok(Some(Constraint { param, form }))
 }
 
-/// Reads vLLM's object, which has one form under its short name.
+/// Reads `structured_outputs`, vLLM's object, in which the form of the answer has a short
+/// name.
 fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiError> {
     let Some(mut inner) = f.object("structured_outputs")? else {
         return Ok(Vec::new());
@@ -163,7 +167,7 @@ fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiErro
             return Err(error.code("unsupported_field"));
         }
     }
-    // These choose how to decode, and do not change the result.
+    // These fields choose how to decode, and do not change the result.
     inner.drop_all(&[
         "_backend",
         "_backend_was_auto",
@@ -177,15 +181,16 @@ fn structured_outputs(f: &mut Fields) -> Result<Vec<Option<Constraint>>, ApiErro
 }
 
 impl Constraint {
-    /// Makes the grammar of an answer of this form: in a chat with the markup of its
-    /// format, and after reasoning if it may `reason` first.
+    /// Makes the grammar, not yet compiled, of an answer of this form: in a chat with the
+    /// markup of the chat format, and after reasoning if it may `reason` first.
     pub(super) fn draft(&self, app: &App, chat: bool, reason: bool) -> Result<Draft, ApiError> {
         let grammars = app.grammars()?;
         grammars.answer(&self.param, &self.form, chat, reason)
     }
 }
 
-/// Compiles the grammar of a request's answers, as long as its client waits.
+/// Compiles the grammar that a request's answers have to match; gives up at the request's
+/// deadline.
 pub(super) async fn admit(
     app: &App,
     work: &Work,

@@ -1,7 +1,8 @@
-//! `/openapi.json` against the parsers: what they ask of a request, field by field
-//! with its type and its bounds, is what the document describes, and nothing else.
+//! Tests the document `/openapi.json` against the parsers of requests: what these ask of
+//! a request, field by field with its type and its bounds, is what the document
+//! describes, and nothing else.
 //!
-//! The questions are recorded while requests are parsed that have, all together,
+//! The fields asked for are recorded while requests are parsed that have, all together,
 //! every object which a request may have.
 
 use super::extra::{to_detokenize, to_render, to_tokenize};
@@ -46,7 +47,7 @@ fn server() -> Server {
     Server::start(Arc::new(model), options).unwrap()
 }
 
-/// What is asked of these requests by this parser.
+/// Returns which fields, of which types, the parser `parse` asks for in these requests.
 fn asked(requests: &[Value], parse: &dyn Fn(Fields) -> Result<(), ApiError>) -> Questions {
     let mut all = Questions::new();
     for request in requests {
@@ -61,7 +62,8 @@ fn asked(requests: &[Value], parse: &dyn Fn(Fields) -> Result<(), ApiError>) -> 
     all
 }
 
-/// Adds the fields that a schema lists, with all schemas of each.
+/// Adds to `out` the fields that a JSON schema lists, below `path`, with all schemas of
+/// each.
 fn list<'d>(schema: &'d Value, path: &str, out: &mut BTreeMap<String, Vec<&'d Value>>) {
     for word in ["oneOf", "anyOf"] {
         for one in schema[word].as_array().into_iter().flatten() {
@@ -81,7 +83,8 @@ fn list<'d>(schema: &'d Value, path: &str, out: &mut BTreeMap<String, Vec<&'d Va
     }
 }
 
-/// The types that a schema takes, but for null, which every field may be.
+/// Adds to `out` the types that a JSON schema takes, except null, which every field may
+/// be.
 fn types<'d>(schema: &'d Value, out: &mut BTreeSet<&'d str>) {
     for word in ["oneOf", "anyOf"] {
         for one in schema[word].as_array().into_iter().flatten() {
@@ -102,13 +105,14 @@ fn types<'d>(schema: &'d Value, out: &mut BTreeSet<&'d str>) {
     out.remove("null");
 }
 
-/// Whether what is described of a field is what is asked of it.
+/// Whether a field's schemas in `/openapi.json` describe the type and bounds that the
+/// parser asks for.
 fn fits(path: &str, schemas: &[&Value], kinds: &BTreeSet<Asked>) -> bool {
     let mut found = BTreeSet::new();
     schemas.iter().for_each(|s| types(s, &mut found));
     let only = |kind: &str| found == BTreeSet::from([kind]);
     kinds.iter().all(|kind| match kind {
-        // Its parser looks at the value itself.
+        // The parser looks at the value itself, so no type is known.
         Asked::Any => true,
         Asked::Text => only("string"),
         Asked::Flag => only("boolean"),
@@ -117,14 +121,14 @@ fn fits(path: &str, schemas: &[&Value], kinds: &BTreeSet<Asked>) -> bool {
         Asked::Object => only("object"),
         Asked::Integer { low, high } => {
             let bound = |word: &str| schemas.iter().find_map(|s| s[word].as_i64());
-            // How wide the model is is not the document's to say.
+            // How wide the model is, the document cannot say.
             let high = Some(*high).filter(|_| path != "dimensions");
             only("integer") && bound("minimum") == Some(*low) && bound("maximum") == high
         }
     })
 }
 
-/// Where the document and the parsers differ about a request.
+/// Lists where the document's schema of a request and the request's parser differ.
 fn differences(described: &Value, schema: &str, asked: &Questions) -> Vec<String> {
     let mut listed = BTreeMap::new();
     list(&described["components"]["schemas"][schema], "", &mut listed);
@@ -145,7 +149,8 @@ fn differences(described: &Value, schema: &str, asked: &Questions) -> Vec<String
     found
 }
 
-/// Requests for a text that have all its objects.
+/// Returns requests for a completion that have, all together, every object that chat and
+/// text completions share.
 fn shared() -> Vec<Value> {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
     [
@@ -166,7 +171,8 @@ fn with(base: &Value, more: &Value) -> Value {
     all
 }
 
-/// Conversations that have all that a message may have.
+/// Returns chat requests that have, all together, every object that a message or a tool
+/// may have.
 fn conversations() -> Vec<Value> {
     let function = json!({"name": "f", "arguments": "{}"});
     let messages = json!([

@@ -1,4 +1,5 @@
-//! `/v1/embeddings`: returns the last token's state, scaled to length one.
+//! The route `/v1/embeddings`: returns the model's state at each input's last token,
+//! scaled to length one.
 
 use super::App;
 use super::body::fields;
@@ -15,14 +16,14 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The most inputs of a request, as many as OpenAI takes.
+/// The most inputs of a request for embeddings, as many as OpenAI takes.
 const MOST_INPUTS: usize = 2048;
 
-/// The request for embeddings.
+/// A parsed request for embeddings, and the form that they are sent in.
 pub(crate) struct Parsed {
     request: Request,
     base64: bool,
-    /// The number of values of an embedding.
+    /// How many values of each embedding are kept, from its first one on.
     dimensions: usize,
 }
 
@@ -116,7 +117,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Scales a vector to length one. The squares are summed in f64, in order.
+/// Scales an embedding to length one. The squares are summed in f64, in order.
 fn normalized(state: &[f32]) -> Vec<f32> {
     let squares = state.iter().map(|&v| f64::from(v) * f64::from(v));
     let length = squares.fold(0.0, |sum, v| sum + v).sqrt();

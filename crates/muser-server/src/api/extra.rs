@@ -1,5 +1,5 @@
-//! Routes that are not OpenAI's: those of llama.cpp's server, and those that operators
-//! need.
+//! Handlers of the routes that OpenAI's API lacks: those of llama.cpp's server, and those
+//! that operators need.
 
 use super::body::fields;
 use super::history::conversation;
@@ -16,7 +16,8 @@ use muser_text::{EncodeOptions, Message, RenderOptions, Special, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Serves the page. It loads nothing else, which its policy also forbids.
+/// Serves the server's web page. It loads nothing else, which its content security policy
+/// also forbids.
 pub(super) async fn page() -> Response {
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
@@ -82,7 +83,8 @@ pub(super) async fn tokenize(
     .await
 }
 
-/// Reads the text, how to encode it, and whether the tokens' texts are asked for.
+/// Reads a request to `/tokenize`: the text, how to encode it, and whether the tokens'
+/// texts are asked for.
 pub(super) fn to_tokenize(mut f: Fields) -> Result<(String, EncodeOptions, bool), ApiError> {
     let missing = || ApiError::field("content", "expected a string, found none");
     let content = f.string("content")?.ok_or_else(missing)?;
@@ -98,7 +100,8 @@ pub(super) fn to_tokenize(mut f: Fields) -> Result<(String, EncodeOptions, bool)
     Ok((content, options, pieces))
 }
 
-/// Renders a token as text, or as bytes if they are not whole characters.
+/// Renders a token for `/tokenize`: its id with its text, or with its bytes if they are
+/// not whole characters.
 fn piece(tokenizer: &Tokenizer, id: Token) -> Value {
     let bytes = tokenizer.token_bytes(id).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -122,7 +125,8 @@ pub(super) async fn detokenize(
     .await
 }
 
-/// Takes the tokens, without reading them.
+/// Reads the array of a request to `/detokenize`, without checking that its items are
+/// token ids.
 pub(super) fn to_detokenize(mut f: Fields) -> Result<Vec<Value>, ApiError> {
     let missing = || ApiError::field("tokens", "expected an array, found none");
     let items = f.array("tokens")?.ok_or_else(missing)?;
@@ -145,7 +149,8 @@ pub(super) async fn apply_template(
     .await
 }
 
-/// Reads the conversation and the further input of the template.
+/// Reads a request to `/apply-template`: the conversation, and the other variables of the
+/// chat template.
 pub(super) fn to_render(
     app: &App,
     mut f: Fields,

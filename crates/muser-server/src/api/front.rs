@@ -1,4 +1,5 @@
-//! What stands before every route: names, keys, time, counting.
+//! The checks before every route: host names, API keys, time limits; also counts and logs
+//! requests.
 
 use super::App;
 use crate::error::ApiError;
@@ -17,12 +18,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// Routes that need no key: they say nothing of anybody's requests.
+/// Routes that need no API key, since they tell nothing about anybody's requests.
 const OPEN: [&str; 3] = ["/", "/health", "/openapi.json"];
-/// Routes that are answered however full the server is.
+/// Routes that are answered even when all ordinary connections are in use.
 const OPERATORS: [&str; 2] = ["/health", "/metrics"];
 
-/// Tells the work that nobody waits for its answer, unless there is one.
+/// When dropped before the answer is made, tells the request's work (its deadline and its
+/// claim on memory) that its client does not wait any more.
 struct Waits(Option<Arc<Work>>);
 
 impl Drop for Waits {
@@ -33,7 +35,7 @@ impl Drop for Waits {
     }
 }
 
-/// Answers a request, or refuses it; counts and logs it.
+/// Answers an HTTP request by its route, or refuses it; counts and logs it.
 pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let arrived = request.extensions().get::<Arrived>().cloned();
     let started = arrived.as_ref().map_or_else(Instant::now, |a| a.started);
@@ -100,18 +102,19 @@ async fn answer(
     let mut waits = Waits(Some(work.clone()));
     let mut cut = app.cut.clone();
     let response = tokio::select! {
-        // What is there goes first.
+        // An answer that is ready goes before a deadline that has passed.
         biased;
         response = next.run(request) => response,
         () = work.expired() => return Err(ApiError::deadline()),
         _ = cut.wait_for(|cut| *cut) => return Err(ApiError::closing()),
     };
     waits.0 = None;
-    // What it holds is free when the answer is sent.
+    // The memory that the request holds is freed when the answer is sent.
     Ok(response.map(|body| Body::new(Holding { body, _work: work })))
 }
 
-/// An answer's body with the request that it is for.
+/// A response's body that keeps its request's claim on memory until it is sent or
+/// dropped.
 struct Holding {
     body: Body,
     _work: Arc<Work>,
@@ -137,7 +140,8 @@ impl HttpBody for Holding {
     }
 }
 
-/// The pattern as a name that outlives the request; nothing of the client's.
+/// Returns a route's pattern as a static name for metrics, or `none`; never text from the
+/// client.
 fn known(pattern: &str) -> &'static str {
     const ROUTES: [&str; 14] = [
         "/",

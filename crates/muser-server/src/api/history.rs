@@ -1,5 +1,5 @@
-//! Reads the conversation so far: messages of a client, and earlier answers that it
-//! sends back.
+//! Reads the conversation in a chat request: messages of the client, and earlier answers
+//! that it sends back.
 
 use super::tools::{Choice, Tools};
 use crate::error::{ApiError, shown};
@@ -7,7 +7,7 @@ use crate::fields::{Fields, wrong};
 use muser_text::{Message, RenderOptions};
 use serde_json::{Map, Value, json};
 
-/// Template variables that the server sets itself.
+/// Variables of the chat template that only the server sets, so that a request may not.
 const RESERVED: [&str; 6] = [
     "messages",
     "tools",
@@ -17,10 +17,11 @@ const RESERVED: [&str; 6] = [
     "continue_final_message",
 ];
 
-/// Fields that other software adds to a message, a part, a tool or a call.
+/// Fields that other software adds to a message, a part of one, a tool or a call:
+/// ignored.
 pub(super) const ASIDE: [&str; 3] = ["cache_control", "provider_specific_fields", "extra_content"];
 
-/// Reads the messages and the further input of the template.
+/// Reads a chat request's messages, and the other variables of the chat template.
 pub(super) fn conversation(
     f: &mut Fields,
     tools: &Tools,
@@ -72,10 +73,11 @@ pub(super) fn conversation(
     Ok((messages, options))
 }
 
-/// How much to reason, under the names that it has.
+/// Reads how much the model is to reason, from `reasoning_effort` or its other name,
+/// `think`.
 fn effort(f: &mut Fields) -> Result<Option<String>, ApiError> {
     let own = f.string("reasoning_effort")?;
-    // Ollama's: a switch or an effort.
+    // Ollama's name: a switch or an effort.
     let think = match f.take("think") {
         None | Some(Value::Bool(true)) => None,
         Some(Value::Bool(false)) => Some("none".to_owned()),
@@ -114,7 +116,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
         Some(content) => Some(text(&f, &place, content)?),
         None => None,
     };
-    // A refusal of an earlier answer is its text.
+    // An earlier answer that was a refusal has that as its text.
     let content = match (content, f.string("refusal")?) {
         (None, refusal) => refusal,
         (content, _) => content,
@@ -125,7 +127,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
     }
     let message = Message {
         role: match role.as_str() {
-            // A newer and an older name.
+            // The first is a newer name of `system`, the second an older one of `tool`.
             "developer" => "system".to_owned(),
             "function" => "tool".to_owned(),
             _ => role,
@@ -148,7 +150,7 @@ fn message(mut f: Fields) -> Result<Message, ApiError> {
     Ok(message)
 }
 
-/// Reads a text, or parts that are all text.
+/// Reads a message's content: a text, or parts that are all text, which are joined.
 fn text(f: &Fields, name: &str, value: Value) -> Result<String, ApiError> {
     let parts = match value {
         Value::String(text) => return Ok(text),
@@ -175,7 +177,7 @@ fn text(f: &Fields, name: &str, value: Value) -> Result<String, ApiError> {
     Ok(all)
 }
 
-/// Reads the calls of an earlier answer.
+/// Reads the tool calls of an earlier answer that the client sends back.
 fn calls(f: &mut Fields) -> Result<Option<Value>, ApiError> {
     let base = f.name("tool_calls");
     let mut all = Vec::new();
@@ -199,8 +201,8 @@ fn calls(f: &mut Fields) -> Result<Option<Value>, ApiError> {
     Ok((!all.is_empty()).then(|| all.into()))
 }
 
-/// Reads a call's name and arguments. Arguments that are an object, or the text of
-/// one as OpenAI writes it, become an object, which templates expect.
+/// Reads the name and the arguments of a tool call. Arguments that are an object, or the
+/// text of one as OpenAI writes it, become an object, which chat templates expect.
 fn called(mut function: Fields) -> Result<Value, ApiError> {
     let missing = ApiError::field(function.name("name"), "expected a string, found none");
     let name = function.string("name")?.ok_or(missing)?;

@@ -1,4 +1,4 @@
-//! Routes, and the checks before every one of them.
+//! The HTTP routes of the server, and the state that their handlers share.
 
 pub(crate) mod body;
 pub(crate) mod chat;
@@ -45,39 +45,42 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// The state that handlers share.
+/// The state that all HTTP handlers share: the scheduler's handle, the model's
+/// properties, keys and limits.
 pub(crate) struct App {
     pub(crate) handle: Handle,
     pub(crate) codec: Codec,
-    /// Replaced when the file is read anew.
+    /// The API keys that requests may have; replaced when the file of keys is read anew.
     pub(crate) keys: RwLock<Arc<Keys>>,
     pub(crate) sites: Sites,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Limits,
     pub(crate) model: String,
-    /// The model's properties, for `/props`.
+    /// The model's properties as JSON, which `/props` and `/v1/models` show.
     pub(crate) facts: Value,
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
-    /// Names the arithmetic, for `system_fingerprint`.
+    /// Names the version of muser and its arithmetic, for `system_fingerprint` in answers.
     pub(crate) fingerprint: String,
     pub(crate) unknown_fields: UnknownFields,
     pub(crate) created: u64,
-    /// Made when first needed, since it takes a walk over the vocabulary.
+    /// What compiles grammars for the model's vocabulary; made when first needed, since
+    /// it takes a walk over the vocabulary.
     pub(crate) grammars: OnceLock<Result<Arc<Grammars>, ApiError>>,
-    /// The command line of the worker that compiles grammars.
+    /// The command line of the worker process that compiles grammars; `None` to compile
+    /// them in the server.
     pub(crate) grammar_worker: Option<Vec<OsString>>,
     pub(crate) ids: Ids,
-    /// The memory of requests and unfinished answers.
+    /// The budget of memory that requests and unfinished answers share.
     pub(crate) budget: Arc<Budget>,
-    /// Bounds how many requests are read at once.
+    /// The gate that bounds how many requests are parsed at once; clients take turns.
     pub(crate) gate: Arc<Gate>,
-    /// Turns true when running answers are to be told that the server ends.
+    /// Turns true when running answers are to be cut off because the server ends.
     pub(crate) cut: watch::Receiver<bool>,
 }
 
 impl App {
-    /// The current keys.
+    /// Returns the API keys that are valid now.
     pub(crate) fn keys(&self) -> Arc<Keys> {
         let keys = self.keys.read();
         keys.unwrap_or_else(PoisonError::into_inner).clone()
@@ -92,7 +95,8 @@ impl App {
         made.as_ref().map_err(Clone::clone)
     }
 
-    /// The bounds of this request's texts.
+    /// Returns the bounds for encoding a request's texts: at most as many tokens as the
+    /// context has.
     pub(crate) fn text_bounds<'w>(&self, work: &'w Work) -> TextBounds<'w> {
         TextBounds {
             most: self.limits.context,
@@ -100,7 +104,7 @@ impl App {
         }
     }
 
-    /// Refuses another model's name.
+    /// Refuses a request whose `model` field names another model than this server's.
     pub(crate) fn check_model(&self, name: Option<&str>) -> Result<(), ApiError> {
         match name {
             Some(name) if name != self.model => {
@@ -114,7 +118,7 @@ impl App {
     }
 }
 
-/// Makes the ids of answers.
+/// Makes the ids of answers, and seeds for requests that have none.
 pub(crate) struct Ids {
     next: AtomicU64,
     salt: RandomState,
@@ -128,26 +132,27 @@ impl Ids {
         }
     }
 
-    /// Returns 16 digits that no other answer of this process has, except by accident.
+    /// Returns an answer's id: 16 hexadecimal digits that no other answer of this process
+    /// has, except by accident.
     pub(crate) fn next(&self) -> String {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         format!("{:016x}", self.salt.hash_one(n))
     }
 
-    /// Returns a seed for a request without one.
+    /// Returns a seed for the sampler of a request that has none.
     pub(crate) fn seed(&self) -> u64 {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         self.salt.hash_one((n, "seed")) >> 32
     }
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970 (UTC).
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| d.as_secs())
 }
 
-/// All routes.
+/// Builds the router: all HTTP routes, behind the checks that every request passes.
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/", get(extra::page))
@@ -198,7 +203,7 @@ async fn model(
     State(app): State<Arc<App>>,
     name: Result<axum::extract::Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
-    // A name that is no text belongs to no model.
+    // A name that is not valid UTF-8 belongs to no model.
     let name = name.map_or_else(|_| String::new(), |path| path.0);
     app.check_model(Some(&name))?;
     Ok(json_response(StatusCode::OK, &card(&app)))

@@ -1,4 +1,4 @@
-//! Reads the parameters that both kinds of completion share.
+//! Reads the parameters that chat and text completions share.
 
 use super::stream::Usage;
 use super::{App, compat};
@@ -12,29 +12,33 @@ use muser_text::{EncodeOptions, Special};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// The largest number of tokens that a field takes.
+/// The largest value of a request's field that counts tokens, such as `max_tokens`.
 const MOST_TOKENS: i64 = u32::MAX as i64;
-/// The most choices of one prompt.
+/// The most choices (answers) that a request may ask for with one prompt.
 const MOST_CHOICES: i64 = 128;
-/// The most alternatives of a token.
+/// The most alternatives that may be listed with each token's log-probability in a chat.
 pub(super) const MOST_TOP: i64 = 20;
-/// The most stop strings; OpenAI takes four.
+/// The most stop strings of a request; OpenAI takes four.
 const MOST_STOPS: usize = 16;
 
-/// The most tokens that end an answer beside the model's own.
+/// The most tokens that a request may name to end its answer, in addition to the model's
+/// own.
 const MOST_STOP_TOKENS: usize = 1024;
 
-/// The parameters that both kinds have.
+/// The parameters that chat and text completions have in common.
 pub(super) struct Common {
-    /// Parameters of one kind only are at their defaults.
+    /// How to generate the answers; parameters that only chats or only text completions
+    /// have are at their defaults.
     pub(super) generate: Generate,
-    /// `None` for a whole answer.
+    /// Which chunks of the stream report token counts; `None` if the answer is sent in
+    /// one piece.
     pub(super) stream: Option<Usage>,
     pub(super) cache: bool,
     pub(super) deadline: Instant,
 }
 
-/// Reads these parameters, and the fields that change nothing here.
+/// Reads the parameters that chat and text completions share, and those fields of theirs
+/// that change nothing here.
 pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, ApiError> {
     app.check_model(f.string("model")?.as_deref())?;
     compat::common(f)?;
@@ -51,7 +55,7 @@ pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, A
             work.shorten(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX));
         }
     }
-    // A salt keeps a prompt apart from those of other clients.
+    // A cache salt asks to keep a prompt apart from those of other clients.
     let salted = f.string("cache_salt")?.is_some_and(|salt| !salt.is_empty());
     let generate = Generate {
         sampling: sampling(app, f)?,
@@ -76,7 +80,8 @@ pub(super) fn common(app: &App, work: &Work, f: &mut Fields) -> Result<Common, A
     })
 }
 
-/// Reads which chunks of a stream have a usage; a whole answer always has one.
+/// Reads from `stream_options` which chunks of a stream report token counts; an answer in
+/// one piece always has them.
 fn usage(f: &mut Fields) -> Result<Usage, ApiError> {
     let Some(mut options) = f.object("stream_options")? else {
         return Ok(Usage::Never);
@@ -92,8 +97,9 @@ fn usage(f: &mut Fields) -> Result<Usage, ApiError> {
     })
 }
 
-/// Reads the most tokens of an answer, under all of the field's names, the newest
-/// first. `None` if it is not given; `Some(None)` for -1: no limit but the context.
+/// Reads the most tokens of an answer, at least `low`, under all names that the field
+/// has, the newest first. `None` if it is not given; `Some(None)` for -1: no limit but
+/// the context.
 pub(super) fn max_tokens(f: &mut Fields, low: i64) -> Result<Option<Option<usize>>, ApiError> {
     let mut found = None;
     for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
@@ -113,11 +119,13 @@ pub(super) fn max_tokens(f: &mut Fields, low: i64) -> Result<Option<Option<usize
     Ok(found)
 }
 
-/// OpenAI's defaults: the model's own distribution.
+/// Reads the sampler's settings; their defaults are OpenAI's: the model's own
+/// distribution.
 fn sampling(app: &App, f: &mut Fields) -> Result<SamplingParams, ApiError> {
     let d = SamplingParams::default();
     let seed = f.integer("seed", i64::MIN, i64::MAX)?;
-    // -1 means no limit, which is 0 and a large number here.
+    // -1 means no limit, which the sampler writes as 0 for `top_k`, and as the largest
+    // number for a window.
     let all = |n: i64, value: usize| usize::try_from(n).unwrap_or(value);
     let top_k = f.integer("top_k", -1, MOST_TOKENS)?;
     let window = f.integer("repeat_last_n", -1, MOST_TOKENS)?;
@@ -138,7 +146,8 @@ fn sampling(app: &App, f: &mut Fields) -> Result<SamplingParams, ApiError> {
         temperature: f.number("temperature")?.unwrap_or(d.temperature),
         top_k: top_k.map_or(d.top_k, |n| all(n, 0)),
         top_p: match f.number("top_p")?.unwrap_or(d.top_p) {
-            // Only the likeliest token, which reaches any share.
+            // The least share that the sampler takes: the likeliest token alone reaches
+            // it.
             0.0 => f32::MIN_POSITIVE,
             share => share,
         },
@@ -161,8 +170,8 @@ fn sampling(app: &App, f: &mut Fields) -> Result<SamplingParams, ApiError> {
     Ok(params)
 }
 
-/// Reads biases such as `{"50256": -100}`. A bias of -100 rules a token out, as with
-/// OpenAI.
+/// Reads `logit_bias`, such as `{"50256": -100}`. A bias of -100 rules a token out, as
+/// with OpenAI.
 fn logit_bias(f: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
     let Some(map) = f.object("logit_bias")? else {
         return Ok(Vec::new());
@@ -196,11 +205,11 @@ fn logit_bias(f: &mut Fields) -> Result<Vec<(Token, f32)>, ApiError> {
     Ok(biases)
 }
 
-/// Reads one string or several.
+/// Reads `stop`: one string, or several, that end the answer.
 fn stop(f: &mut Fields) -> Result<Vec<String>, ApiError> {
     let stops = match f.take("stop") {
         None => Vec::new(),
-        // Some clients send an empty one for none.
+        // Some clients send an empty string if there is none.
         Some(Value::String(s)) if s.is_empty() => Vec::new(),
         Some(Value::String(s)) => vec![s],
         Some(Value::Array(items)) => strings("stop", items)?,
@@ -223,7 +232,7 @@ fn stop(f: &mut Fields) -> Result<Vec<String>, ApiError> {
     Ok(stops)
 }
 
-/// Reads the tokens that end the answer.
+/// Reads `stop_token_ids`: the tokens that end the answer.
 fn stop_tokens(app: &App, f: &mut Fields) -> Result<Vec<Token>, ApiError> {
     let items = f.array("stop_token_ids")?.unwrap_or_default();
     if items.len() > MOST_STOP_TOKENS {
@@ -234,7 +243,7 @@ fn stop_tokens(app: &App, f: &mut Fields) -> Result<Vec<Token>, ApiError> {
     tokens(app, "stop_token_ids", &items)
 }
 
-/// Reads an array of strings.
+/// Checks that all items of the JSON array in field `name` are strings, and returns them.
 pub(super) fn strings(name: &str, items: Vec<Value>) -> Result<Vec<String>, ApiError> {
     let each = items.into_iter().enumerate().map(|(i, item)| match item {
         Value::String(s) => Ok(s),
@@ -243,7 +252,8 @@ pub(super) fn strings(name: &str, items: Vec<Value>) -> Result<Vec<String>, ApiE
     each.collect()
 }
 
-/// Reads an array of token ids.
+/// Checks that all items of the JSON array in field `name` are ids of the model's tokens,
+/// and returns them.
 pub(super) fn tokens(app: &App, name: &str, items: &[Value]) -> Result<Vec<Token>, ApiError> {
     let each = items.iter().enumerate().map(|(i, item)| {
         let id = item.as_u64().and_then(|n| Token::try_from(n).ok());
@@ -308,7 +318,8 @@ pub(super) fn prompts(
     Ok(prompts)
 }
 
-/// Refuses prompts without tokens, and those that leave no room for an answer.
+/// Refuses prompts without tokens, and those that are too long for the context or (with
+/// `answer`) leave no room for an answer.
 pub(super) fn check_lengths(
     app: &App,
     name: &str,

@@ -1,4 +1,5 @@
-//! Renders answers as OpenAI's clients read them, whole and in chunks.
+//! Renders answers as the JSON that OpenAI's clients read, in one piece and in chunks of
+//! a stream.
 
 use super::App;
 use super::text::{self, Offsets};
@@ -12,31 +13,34 @@ use muser_text::chat::CallDelta;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// The two kinds of completion.
+/// The two kinds of completion: of a chat, and of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Chat,
     Text,
 }
 
-/// Which parts of an answer are shown, and how.
+/// Which parts of an answer the response shows, and how.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shape {
-    /// Show log-probabilities.
+    /// Whether the response shows the tokens' log-probabilities.
     pub(super) logprobs: bool,
-    /// Show control tokens as they are written.
+    /// Whether control tokens count as shown text, in their written form.
     pub(super) show_special: bool,
-    /// The prompts' texts, if the answers begin with them.
+    /// The prompts' texts, if the answers begin with them (`echo`); otherwise empty.
     pub(super) echo: Vec<String>,
-    /// Leave the reasoning out.
+    /// Whether the response leaves the model's reasoning out.
     pub(super) hide_reasoning: bool,
-    /// A call is required: an answer without a complete one has no text either.
+    /// Whether the answer had to call a tool: even one without a complete call has null
+    /// as its content, not an empty text.
     pub(super) must_call: bool,
-    /// Show one call, in OpenAI's older field.
+    /// Whether the response shows only the first tool call, in OpenAI's older field
+    /// `function_call`.
     pub(super) old_call: bool,
 }
 
-/// What rendering needs besides the answer.
+/// Renders one request's answers as JSON; holds what that needs besides the answers
+/// themselves.
 pub(super) struct Render {
     pub(super) app: Arc<App>,
     pub(super) kind: Kind,
@@ -62,7 +66,8 @@ impl Render {
         }
     }
 
-    /// The text of the prompt that a choice begins with.
+    /// Returns the text of the prompt that a choice's answer begins with (`echo`), or an
+    /// empty text.
     pub(super) fn echoed(&self, choice: usize) -> &str {
         let prompts = self.shape.echo.len().max(1);
         let each = (self.choices / prompts).max(1);
@@ -72,7 +77,8 @@ impl Render {
             .map_or("", String::as_str)
     }
 
-    /// The fields that every object of the answer has, around its choices.
+    /// Makes the fields that every response, and every chunk of a stream, has around its
+    /// choices: id, kind of object, time, model and fingerprint.
     pub(super) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.as_str().into());
@@ -85,7 +91,7 @@ impl Render {
         map
     }
 
-    /// Returns a token as text, and its bytes.
+    /// Renders a token as text, and returns its bytes too.
     fn token(&self, token: Token) -> (String, &[u8]) {
         let Ok(tokenizer) = self.app.codec.tokenizer() else {
             return (format!("token_id:{token}"), &[]);
@@ -108,8 +114,9 @@ impl Render {
         json!({"content": each.collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// Log-probabilities in the older form: those of the prompt's tokens, if they are
-    /// scored, and those of the answer's. `offsets` has the length of the text before.
+    /// Renders log-probabilities in the form of text completions: those of the prompt's
+    /// tokens, if they are scored, and those of the answer's. `offsets` counts the
+    /// characters of the text before.
     pub(super) fn text_logprobs(
         &self,
         prompt: Option<&Scored>,
@@ -135,7 +142,7 @@ impl Render {
         lists.json()
     }
 
-    /// Returns a token's text, and where it begins in the text that is shown.
+    /// Returns a token's text, and at which character of the shown text it begins.
     fn place(&self, token: Token, offsets: &mut Offsets) -> (String, usize) {
         let (text, bytes) = self.token(token);
         let tokenizer = self.app.codec.tokenizer();
@@ -162,7 +169,8 @@ impl Render {
         format!("call_{id}_{choice}_{index}")
     }
 
-    /// The chunk that opens a choice, if this kind has one.
+    /// Renders the stream's chunk that opens a choice: in a chat the role, in a text
+    /// completion the echoed prompt, if any.
     pub(super) fn opening(&self, choice: usize) -> Option<Map<String, Value>> {
         match self.kind {
             Kind::Chat => {
@@ -178,7 +186,7 @@ impl Render {
         }
     }
 
-    /// The chunk of a delta.
+    /// Renders the stream's chunk for a new part of a choice's answer.
     pub(super) fn delta(
         &self,
         choice: usize,
@@ -221,7 +229,7 @@ impl Render {
         self.chunk(choice, content, logprobs, Value::Null)
     }
 
-    /// The chunk that closes a choice.
+    /// Renders the stream's chunk that closes a choice and tells why its answer ended.
     pub(super) fn closing(&self, choice: usize, finish: Finish) -> Map<String, Value> {
         let content = match self.kind {
             Kind::Chat => json!({}),
@@ -254,7 +262,7 @@ impl Render {
         self.envelope(object, vec![choice])
     }
 
-    /// The chunk of the usage.
+    /// Renders the stream's last chunk, which reports the token counts.
     pub(super) fn usage(&self, counts: Counts) -> Map<String, Value> {
         let object = match self.kind {
             Kind::Chat => "chat.completion.chunk",
@@ -265,7 +273,7 @@ impl Render {
         chunk
     }
 
-    /// Waits for the whole answer and renders it.
+    /// Waits for the complete answers to a request and renders them as one response.
     pub(super) async fn whole(&self, mut events: Events) -> Result<Response, ApiError> {
         let mut parts = vec![Whole::default(); self.choices];
         let mut counts = Counts::default();
@@ -291,12 +299,12 @@ impl Render {
                 Event::State { .. } => {}
             }
         }
-        // Writing a long answer takes a while; others need not wait for it.
+        // Writing a long answer takes a while; other tasks of this thread move on.
         let text = tokio::task::block_in_place(|| whole::text(self, &parts, counts))?;
         Ok(json_text(StatusCode::OK, text))
     }
 
-    /// A choice without its log-probabilities.
+    /// Renders one complete choice as JSON, without its log-probabilities.
     pub(super) fn choice(&self, index: usize, part: &Whole) -> Value {
         let finish = part.finish.map(|finish| self.finish(finish));
         let all = &part.all;
@@ -334,7 +342,7 @@ impl Render {
     }
 }
 
-/// A choice, put together from its deltas.
+/// One choice's complete answer, put together from the parts that the scheduler sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {
     pub(super) all: Delta,
@@ -356,7 +364,7 @@ impl Whole {
     }
 }
 
-/// The four lists of the older form of log-probabilities.
+/// The log-probabilities of a text completion: four lists with an entry for each token.
 #[derive(Default)]
 struct TextLogProbs {
     tokens: Vec<String>,
@@ -381,7 +389,8 @@ impl TextLogProbs {
     }
 }
 
-/// The parts of the first call as `function_call`; there is only one of those.
+/// Renders the first tool call, from its parts, as OpenAI's older `function_call`; there
+/// can be only one of those.
 fn old_call(calls: &[CallDelta]) -> Option<Value> {
     let mut first = calls.iter().filter(|c| c.index == 0).peekable();
     first.peek()?;
@@ -397,13 +406,13 @@ fn old_call(calls: &[CallDelta]) -> Option<Value> {
     Some(value)
 }
 
-/// Replaces minus infinity, which JSON lacks: the log-probability of a token that
-/// was ruled out.
+/// Replaces a log-probability of minus infinity (a token that was ruled out), which JSON
+/// lacks, by -9999.
 fn finite(logprob: f64) -> f64 {
     logprob.max(-9999.0)
 }
 
-/// OpenAI's `usage`.
+/// Renders the token counts of an answer as OpenAI's `usage` object.
 pub(super) fn usage(counts: Counts) -> Value {
     json!({
         "prompt_tokens": counts.prompt,

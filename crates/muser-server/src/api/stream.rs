@@ -1,4 +1,4 @@
-//! Sends an answer as server-sent events.
+//! Streams an answer to the client as server-sent events.
 
 use super::render::{self, Render};
 use super::text::Offsets;
@@ -16,21 +16,23 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Interval, interval};
 
-/// The longest time without a byte. A proxy may otherwise close the connection while a
-/// long prompt is evaluated.
+/// The longest time for which a stream sends nothing: a proxy may otherwise close the
+/// connection while a long prompt is evaluated.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// Which chunks have a `usage`.
+/// Which of a stream's chunks report token counts in a `usage` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
     Never,
-    /// One at the end has it; in the others it is null.
+    /// An extra last chunk of the stream has the token counts (`usage`); in the others
+    /// `usage` is null.
     Last,
-    /// All have it, with the tokens up to then, and one at the end.
+    /// All chunks of the stream have the token counts up to then (`usage`), and so has an
+    /// extra last one.
     Each,
 }
 
-/// Makes the response.
+/// Creates the HTTP response that streams an answer from its events.
 pub(super) fn response(render: Render, events: Events, usage: Usage) -> Response {
     let stream = Stream {
         opened: vec![None; render.choices],
@@ -52,15 +54,17 @@ pub(super) fn response(render: Render, events: Events, usage: Usage) -> Response
     (headers, Body::new(stream)).into_response()
 }
 
-/// Turns events into frames. It reads no event ahead: the events of a client that does
-/// not read stay in their channel, where the scheduler sees them.
+/// Turns the scheduler's events about a request into frames of the response's body. It
+/// reads no event ahead: the events of a client that does not read stay in their channel,
+/// where the scheduler sees them.
 struct Stream {
     render: Render,
     events: Events,
-    /// For each choice that has begun, the length of its text.
+    /// For each choice of the answer, the character offset that its text has reached;
+    /// `None` if it has not begun.
     opened: Vec<Option<Offsets>>,
     open: usize,
-    /// The tokens of each choice so far.
+    /// The token counts of each choice of the answer so far.
     counts: Vec<Counts>,
     ready: VecDeque<Bytes>,
     over: bool,
@@ -146,7 +150,7 @@ impl Stream {
                 }
             }
             Ok(Event::State { .. }) => {}
-            // The status has been sent, so the error is an event.
+            // The HTTP status has been sent, so the error is an event in the stream.
             Err(e) => self.fail(&e),
         }
     }

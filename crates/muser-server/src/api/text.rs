@@ -3,8 +3,8 @@
 use muser_engine::Token;
 use muser_text::Tokenizer;
 
-/// Renders a token as text. One that is not whole characters is written as its bytes,
-/// as OpenAI does; otherwise all of them would be the same U+FFFD.
+/// Renders a token as text. A token that is not whole UTF-8 characters is written as its
+/// bytes, as OpenAI does; otherwise all of them would be the same U+FFFD.
 pub(crate) fn of_token(tokenizer: &Tokenizer, token: Token) -> String {
     let bytes = tokenizer.token_bytes(token).unwrap_or_default();
     match std::str::from_utf8(bytes) {
@@ -13,25 +13,25 @@ pub(crate) fn of_token(tokenizer: &Tokenizer, token: Token) -> String {
     }
 }
 
-/// `bytes:\xe6\x97`
+/// Writes a token's bytes in hexadecimal, such as `bytes:\xe6\x97`.
 fn escaped(bytes: &[u8]) -> String {
     let each = bytes.iter().map(|byte| format!("\\x{byte:02x}"));
     format!("bytes:{}", each.collect::<String>())
 }
 
-/// Counts where the tokens of a text begin, in characters.
+/// Counts at which character of a text each of its tokens begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offsets {
-    /// Characters that are complete.
+    /// The number of complete characters of the text so far.
     characters: usize,
-    /// The beginning of the next one.
+    /// The bytes of the text's last character if it is still incomplete.
     pending: Vec<u8>,
 }
 
 impl Offsets {
-    /// Adds a token's bytes and returns where it begins: at the character that it
-    /// continues, or else after all characters so far, including an incomplete one
-    /// (U+FFFD in the text).
+    /// Adds a token's bytes to the text and returns at which character the token begins:
+    /// at the one that it continues, or else after all characters so far, including an
+    /// incomplete one (U+FFFD in the text).
     pub(crate) fn push(&mut self, bytes: &[u8]) -> usize {
         let before = self.pending.len();
         self.pending.extend_from_slice(bytes);
@@ -57,7 +57,8 @@ impl Offsets {
     }
 }
 
-/// Whether more bytes could make a character of these.
+/// Whether these bytes are the beginning of a UTF-8 character that further bytes could
+/// complete.
 fn could_go_on(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|e| e.error_len().is_none())
 }

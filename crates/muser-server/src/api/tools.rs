@@ -1,4 +1,5 @@
-//! Reads the tools that may be called, and the choice among them.
+//! Reads the tools (functions) that a request lets the model call, and which of them it
+//! has to call.
 
 use super::history::ASIDE;
 use crate::error::ApiError;
@@ -8,7 +9,7 @@ use crate::limits::SchemaLimits;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-/// Which tools are to be called.
+/// Whether the answer may or must call tools: none, any, at least one, or one by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
     None,
@@ -17,20 +18,20 @@ pub(super) enum Choice {
     Named(String),
 }
 
-/// The tools of a request.
+/// The tools that a request lets the model call, and which of them it has to call.
 #[derive(Clone, Debug)]
 pub(super) struct Tools {
     pub(super) all: Vec<Tool>,
     pub(super) choice: Choice,
-    /// The names of those that may be called; `None` for all.
+    /// The names of the tools that may be called; `None` if all may.
     allowed: Option<Vec<String>>,
-    /// Whether the request has OpenAI's older fields, so that its answer has
+    /// Whether the request has OpenAI's older field `functions`, so that its answer has
     /// `function_call`.
     pub(super) old: bool,
 }
 
 impl Tools {
-    /// Reads all fields about tools.
+    /// Reads all fields of a request that are about tools.
     pub(super) fn read(f: &mut Fields) -> Result<Self, ApiError> {
         let mut tools = Self {
             all: tools(f)?,
@@ -52,7 +53,7 @@ impl Tools {
         Ok(tools)
     }
 
-    /// The tools that may be called.
+    /// Returns the tools that the model may call.
     pub(super) fn shown(&self) -> Vec<&Tool> {
         let allowed = |t: &&Tool| {
             let allowed = self.allowed.as_ref();
@@ -61,7 +62,8 @@ impl Tools {
         self.all.iter().filter(allowed).collect()
     }
 
-    /// The tools of which one has to be called; `None` if no call is required.
+    /// Returns the tools of which the answer has to call one; `None` if no call is
+    /// required.
     pub(super) fn forced(&self) -> Option<Vec<Tool>> {
         match &self.choice {
             Choice::None | Choice::Auto => None,
@@ -73,14 +75,15 @@ impl Tools {
         }
     }
 
-    /// Refuses larger schemas than a request may have.
+    /// Refuses tools whose parameter schemas are larger than a request may have.
     pub(super) fn check(&self, limits: &SchemaLimits) -> Result<(), ApiError> {
         let field = if self.old { "functions" } else { "tools" };
         let schemas = self.all.iter().map(|t| (self.place(t), &t.parameters));
         limits.check_tools(field, schemas)
     }
 
-    /// The name of the field with a tool's schema.
+    /// Returns the path of the request's field that has a tool's parameter schema, for
+    /// error messages.
     pub(super) fn place(&self, tool: &Tool) -> String {
         let at = self.all.iter().position(|t| t.name == tool.name);
         match self.old {
@@ -89,7 +92,8 @@ impl Tools {
         }
     }
 
-    /// Returns the choice of the tool with this name.
+    /// Returns the choice that requires a call of the tool with this name; if there is
+    /// none, an error about the field `param`.
     fn named(&self, param: &str, name: Option<String>) -> Result<Choice, ApiError> {
         let known = name.filter(|n| self.all.iter().any(|t| t.name == *n));
         let reason = "expected the name of one of the tools";
@@ -102,7 +106,7 @@ impl Tools {
         self.choice = match f.take(PARAM) {
             None => return Ok(()),
             Some(Value::String(word)) => match word.as_str() {
-                // Both are allowed without tools, where they change nothing.
+                // "none" and "auto" are allowed without tools, where they change nothing.
                 "none" => Choice::None,
                 "auto" => Choice::Auto,
                 "required" => Choice::Required,
@@ -121,7 +125,8 @@ impl Tools {
         Ok(())
     }
 
-    /// Reads a choice that is an object.
+    /// Reads a `tool_choice` that is an object: one function to call, or a list of
+    /// allowed tools.
     fn chosen(&mut self, mut choice: Fields) -> Result<Choice, ApiError> {
         let kind = choice.string("type")?;
         let place = choice.name("type");
@@ -148,6 +153,8 @@ impl Tools {
         }
     }
 
+    /// Reads a choice among allowed tools, such as
+    ///
     /// `{"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}`
     fn allow(&mut self, mut inner: Fields) -> Result<Choice, ApiError> {
         let mode = match inner.string("mode")?.as_deref() {
@@ -184,7 +191,7 @@ impl Tools {
         Ok(mode)
     }
 
-    /// Reads OpenAI's older field for the choice.
+    /// Reads `function_call`, OpenAI's older field for the function to call.
     fn choose_function(&mut self, f: &mut Fields) -> Result<(), ApiError> {
         const PARAM: &str = "function_call";
         let choice = match f.take(PARAM) {
@@ -209,14 +216,14 @@ impl Tools {
     }
 }
 
-/// Reads the name from an object that has nothing else.
+/// Reads a function's name from an object that has nothing else.
 fn name_of(mut function: Fields) -> Result<Option<String>, ApiError> {
     let name = function.string("name")?;
     function.finish()?;
     Ok(name)
 }
 
-/// Reads OpenAI's `tools`.
+/// Reads `tools`: the functions that the model may call.
 fn tools(f: &mut Fields) -> Result<Vec<Tool>, ApiError> {
     let mut names = HashSet::new();
     let mut tools = Vec::new();
@@ -234,7 +241,8 @@ fn tools(f: &mut Fields) -> Result<Vec<Tool>, ApiError> {
     Ok(tools)
 }
 
-/// Reads the older `functions`: the same without an object around each.
+/// Reads `functions`, OpenAI's older form of `tools`, without an object around each
+/// function.
 fn functions(f: &mut Fields) -> Result<Vec<Tool>, ApiError> {
     let mut names = HashSet::new();
     let items = f.array("functions")?.into_iter().flatten().enumerate();

@@ -1,7 +1,8 @@
-//! Writes a whole answer as text, choice by choice and token by token.
+//! Writes the JSON of a complete answer (one that is not streamed), choice by choice and
+//! token by token.
 //!
-//! As one JSON value, log-probabilities would take ten times the memory of their
-//! text.
+//! Built as one JSON value, the log-probabilities would take ten times the memory of
+//! their text.
 
 use super::render::{Kind, Render, Whole, usage};
 use super::text::Offsets;
@@ -10,7 +11,7 @@ use crate::scheduler::{Counts, Scored};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
-/// Writes the JSON of these choices.
+/// Writes the JSON text of a complete answer with these choices.
 pub(super) fn text(render: &Render, parts: &[Whole], counts: Counts) -> Result<String, ApiError> {
     let object = match render.kind {
         Kind::Chat => "chat.completion",
@@ -26,11 +27,12 @@ pub(super) fn text(render: &Render, parts: &[Whole], counts: Counts) -> Result<S
     text.map_err(|e| ApiError::internal(format!("the answer could not be written: {e}")))
 }
 
-/// A whole answer. At any time, no more of it than one token's log-probabilities is a
-/// JSON value.
+/// Serialises a complete answer so that, at any time, no more of it exists as a JSON
+/// value than one token's log-probabilities.
 struct Answer<'r> {
     render: &'r Render,
-    /// All fields but `choices` and `usage`.
+    /// The answer's fields with their values, except `usage`; `choices` is empty here and
+    /// only marks its place.
     head: Map<String, Value>,
     parts: &'r [Whole],
     usage: Value,
@@ -85,7 +87,7 @@ impl Serialize for Choice<'_> {
     }
 }
 
-/// The log-probabilities of a choice.
+/// Serialises the log-probabilities of one choice of an answer.
 struct Probs<'r>(&'r Choice<'r>);
 
 impl Serialize for Probs<'_> {
@@ -110,7 +112,8 @@ impl Serialize for Probs<'_> {
     }
 }
 
-/// One field of the log-probabilities, over the tokens of a choice.
+/// Serialises one field of a choice's log-probabilities, such as `text_offset`: a list
+/// with an entry for each token.
 struct Column<'r> {
     of: &'r Choice<'r>,
     field: &'r str,

@@ -1,4 +1,4 @@
-//! A process that compiles grammars, for the tests of this crate: a program that
+//! A worker process that compiles grammars, for the tests of this crate: a program that
 //! runs a server has its own command for it.
 #![forbid(unsafe_code)]
 

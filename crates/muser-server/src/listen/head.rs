@@ -1,4 +1,5 @@
-//! The head of a request, as strictly as two readers of it can agree.
+//! Parses the head of an HTTP request, so strictly that no two readers can understand it
+//! differently.
 //!
 //! The HTTP library reads leniently: a bare line feed ends a line, and of a
 //! transfer encoding and a length the length is dropped. A proxy in front may
@@ -10,32 +11,32 @@ use crate::error::ApiError;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use std::net::IpAddr;
 
-/// Bytes of a head: the request line and the headers.
+/// The most bytes of a request's head: the request line and the headers.
 pub(crate) const HEAD: usize = 64 << 10;
-/// Headers of a request.
+/// The most headers of a request.
 pub(crate) const HEADERS: usize = 64;
-/// Bytes of a request's target.
+/// The most bytes of a request's target (its path and query).
 const TARGET: usize = 8 << 10;
-/// Line ends before a request line, which some clients send.
+/// The most empty lines before a request line, which some clients send.
 const EMPTY_LINES: usize = 2;
 
-/// What follows a head.
+/// What body follows the head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyKind {
-    /// This many bytes, often none.
+    /// A body of this many bytes, often none.
     Sized(u64),
-    /// Chunks; the connection ends with the answer.
+    /// A body in HTTP chunks; the connection ends with the answer to its request.
     Chunked,
 }
 
-/// What bytes at the beginning of a request are.
+/// What the first bytes of a request are: a part of a head, a whole head, or no request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
-    /// Not all of a head.
+    /// The bytes are a part of a request's head.
     Partial,
-    /// A head of this length, and what follows it.
+    /// The bytes begin with a whole head of this length, which announces this body.
     Whole { length: usize, body: BodyKind },
-    /// No request.
+    /// The bytes are no valid request; the error is the answer to it.
     Refused(ApiError),
 }
 
@@ -47,8 +48,8 @@ fn refused(status: StatusCode, message: String) -> Scan {
     Scan::Refused(ApiError::status(status, message).code("bad_request_head"))
 }
 
-/// Reads as much of a head as there is; `seen` bytes were looked at before and
-/// hold no end.
+/// Looks for the head of a request in the bytes so far. The first `seen` bytes were
+/// looked at before and hold no end of it.
 pub(crate) fn scan(bytes: &[u8], seen: usize) -> Scan {
     let from = seen.saturating_sub(3);
     let mut end = None;
@@ -75,7 +76,7 @@ pub(crate) fn scan(bytes: &[u8], seen: usize) -> Scan {
     }
 }
 
-/// Whether everything up to here is line ends before the request.
+/// Whether all bytes up to `last` are the few empty lines that may come before a request.
 fn is_leading(bytes: &[u8], last: usize) -> bool {
     bytes[..=last].iter().all(|b| matches!(b, b'\r' | b'\n')) && last < 2 * EMPTY_LINES
 }
@@ -123,7 +124,7 @@ fn parse(bytes: &[u8]) -> Scan {
     if target.len() > TARGET {
         return target_too_long(target.len());
     }
-    // What the library would refuse in words of its own.
+    // Refused here because the HTTP library would refuse it in words of its own.
     if Method::from_bytes(method.as_bytes()).is_err() || Uri::try_from(target).is_err() {
         return bad("the request line: expected a method and a target");
     }
@@ -150,7 +151,8 @@ fn parse(bytes: &[u8]) -> Scan {
     }
 }
 
-/// How long the body is, where only one answer is possible.
+/// Returns what body a request's head announces, or refuses a head that can be understood
+/// in two ways.
 fn framing(request: &httparse::Request<'_, '_>) -> Result<BodyKind, Scan> {
     let values = |name: &'static str| {
         let all = request.headers.iter();
@@ -179,7 +181,7 @@ fn framing(request: &httparse::Request<'_, '_>) -> Result<BodyKind, Scan> {
             let digits = !length.is_empty() && length.iter().all(u8::is_ascii_digit);
             let number = std::str::from_utf8(length).ok().filter(|_| digits);
             let number = number.and_then(|n| n.parse().ok());
-            // The library's own bound.
+            // The HTTP library's own bound.
             let number = number.filter(|&n: &u64| n < u64::MAX - 2);
             number
                 .map(BodyKind::Sized)
@@ -196,8 +198,8 @@ fn framing(request: &httparse::Request<'_, '_>) -> Result<BodyKind, Scan> {
     }
 }
 
-/// The host of a `Host` header or an authority, without its port; `None` where
-/// it is none.
+/// Returns the host of a `Host` header or a URI's authority, without its port; `None` if
+/// it is malformed.
 pub(crate) fn host_of(authority: &str) -> Option<&str> {
     let port = |rest: &str| {
         rest.is_empty()
@@ -214,7 +216,7 @@ pub(crate) fn host_of(authority: &str) -> Option<&str> {
     (port(rest) && !host.is_empty()).then_some(host)
 }
 
-/// Whether a host's name means this machine, whoever resolves it.
+/// Whether a host name means this machine (loopback), whoever resolves it.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let name = host.eq_ignore_ascii_case("localhost")

@@ -1,13 +1,12 @@
-//! Places for connections, and who has to leave when there is none.
+//! Places for connections, and which connection is closed when all are taken.
 //!
-//! A connection whose request is complete keeps its place until its answer is
-//! sent: how many such there are is the queue's to bound. Any other (idle,
-//! sending a head, sending a body) gives way when all places are taken, first
-//! one of the address that has most. So neither idle sockets nor slow senders
-//! keep others out. Who has come just now is spared unless its address has more
-//! than its share; the newcomer then gets one of some further places, which are for
-//! `/health` and `/metrics` alone, and another request takes an ordinary place once
-//! it is complete.
+//! A connection whose request is complete keeps its place until its answer is sent: how
+//! many such there are is the queue's to bound. Any other (idle, sending a head, sending
+//! a body) gives way when all places are taken, first one of the address that has most.
+//! So neither idle sockets nor slow senders keep others out. A connection that has come
+//! just now is spared unless its address has more than its share; the newcomer then gets
+//! one of some further places, which are for `/health` and `/metrics` alone, and another
+//! request takes an ordinary place once it is complete.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,22 +16,24 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Places beyond the ordinary ones, for operators' routes.
+/// How many places for connections there are beyond the ordinary ones; they serve only
+/// `/health` and `/metrics`.
 pub(crate) const RESERVED: usize = 16;
 
-/// How long a connection may be about to send something.
+/// How long a connection is spared after its last change, since it may be about to send
+/// something.
 const YOUNG: Duration = Duration::from_secs(1);
 
-/// What a connection is doing, by who gives way first.
+/// What a connection is doing; greater values give way first when all places are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Doing {
-    /// Its request is complete and being answered.
+    /// The connection's request is complete and being answered.
     Answer,
-    /// Its client is sending a body.
+    /// The connection's client is sending a request's body.
     Body,
-    /// Its client is sending a head.
+    /// The connection's client is sending a request's head.
     Head,
-    /// Its client sends nothing.
+    /// The connection's client sends nothing.
     Idle,
 }
 
@@ -44,13 +45,14 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// One connection's place, given back when dropped.
+/// The place of one connection among those that are open; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
     places: Arc<Places>,
     id: u64,
     pub(crate) address: IpAddr,
-    /// Whether it is one of the reserved ones.
+    /// Whether the connection's place is one of those reserved for the routes `/health`
+    /// and `/metrics`.
     reserved: AtomicBool,
     state: Arc<Mutex<State>>,
 }
@@ -60,7 +62,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Seat {
-    /// Tells what it does now.
+    /// Records what the connection does now, and since when.
     pub(crate) fn does(&self, doing: Doing) {
         let mut state = lock(&self.state);
         if state.doing != doing {
@@ -69,8 +71,8 @@ impl Seat {
         }
     }
 
-    /// Whether it is in an ordinary place: takes that of one which waits for its
-    /// client, of whatever age, if it is not.
+    /// Returns whether the connection has an ordinary place. If not, tries to get one:
+    /// closes a connection that waits for its client, however young.
     pub(crate) fn is_ordinary(&self) -> bool {
         if !self.reserved.load(Ordering::Relaxed) {
             return true;
@@ -84,7 +86,8 @@ impl Seat {
         has
     }
 
-    /// Whether it has to leave; wakes the task that asks once it has to.
+    /// Polls whether the connection has to close, to make room; wakes the task that asks
+    /// once it has to.
     pub(crate) fn poll_evicted(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = lock(&self.state);
         if state.evicted {
@@ -103,10 +106,10 @@ impl Drop for Seat {
     }
 }
 
-/// Who has a place.
+/// The connections that have a place, by number.
 type Taken = HashMap<u64, (IpAddr, Arc<Mutex<State>>)>;
 
-/// All places.
+/// The places for connections, and the connections that have them.
 #[derive(Debug)]
 pub(crate) struct Places {
     most: usize,
@@ -125,7 +128,8 @@ impl Places {
         })
     }
 
-    /// Waits until a further connection can be accepted.
+    /// Waits until a further connection can be accepted: a place is free, or some
+    /// connection can give way.
     pub(crate) async fn room(&self) {
         loop {
             let freed = self.freed.notified();
@@ -136,14 +140,15 @@ impl Places {
             if !full {
                 return;
             }
-            // Nobody is told when a connection comes to be idle.
+            // No signal is sent when a connection becomes idle, so this looks again after
+            // a pause.
             let pause = Duration::from_millis(20);
             let _ = tokio::time::timeout(pause, freed).await;
         }
     }
 
-    /// Gives a place to a connection from this address; if all are taken, that
-    /// of another one which can leave, or a reserved one.
+    /// Gives a place to a connection from this address; if all ordinary ones are taken,
+    /// that of another connection which can give way, or a reserved one.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Seat {
         let mut taken = lock(&self.taken);
         if taken.len() >= self.most
@@ -171,9 +176,9 @@ impl Places {
     }
 }
 
-/// Who gives way: of the address with most connections, the one that does
-/// least, and of those the one that has done it for longest. One younger than
-/// this is spared if its address has no more than an equal share.
+/// Returns the connection that gives way: of the address with most connections, the one
+/// that does least, and of those the one that has done it for longest. One that has done
+/// it for less than `young` is spared if its address has no more than an equal share.
 fn victim(taken: &Taken, young: Duration) -> Option<u64> {
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
     for (address, _) in taken.values() {
@@ -191,7 +196,8 @@ fn victim(taken: &Taken, young: Duration) -> Option<u64> {
     each.max().map(|(.., id)| id)
 }
 
-/// Tells a connection that it has to leave, and counts it no more.
+/// Tells a connection that it has to close, and takes away its place; returns whether it
+/// had one.
 fn evict(taken: &mut Taken, id: u64) -> bool {
     let Some((_, state)) = taken.remove(&id) else {
         return false;
@@ -216,7 +222,7 @@ mod tests {
         lock(&seat.state).evicted
     }
 
-    /// Makes a place as old as one that has waited long.
+    /// Lets a connection's place look as old as one that has waited long.
     fn age(seat: &Seat) {
         lock(&seat.state).since -= YOUNG;
     }
@@ -228,13 +234,13 @@ mod tests {
         let other = places.take(ip(2));
         many[0].does(Doing::Answer);
         many[1].does(Doing::Body);
-        // However young, for its address has more than half.
+        // Evicted however young, for its address has more than half of the places.
         let new = places.take(ip(2));
         assert!(is_evicted(&many[2]) && !is_evicted(&other) && new.is_ordinary());
         for seat in [&other, &new, &many[1]] {
             seat.does(Doing::Answer);
         }
-        // Everybody is being answered: what is left is for operators.
+        // All requests are being answered: what is left is for operators.
         let last = places.take(ip(3));
         assert!(!last.is_ordinary() && !is_evicted(&many[1]));
         drop(other);

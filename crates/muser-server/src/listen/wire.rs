@@ -1,5 +1,4 @@
-//! The bytes of a connection, cut at its requests before the HTTP library sees
-//! them.
+//! Cuts the bytes of a connection at its requests, before the HTTP library sees them.
 //!
 //! ```text
 //! socket ─► Wire: head by head ─► hyper ─► service
@@ -7,10 +6,10 @@
 //!             └─ whose request the service answers with the refusal
 //! ```
 //!
-//! The library gets the bytes of one request and no more until its answer is
-//! sent. So what is in the way of noticing that a client has left, a byte too
-//! many or the next request, is never in the library's hands; each request's
-//! clock starts with its first byte; and a head is checked as [`head`] has it.
+//! The library gets the bytes of one request and no more until its answer is sent. So
+//! nothing in its hands (a byte too many, or the next request) can keep it from noticing
+//! that a client has left; each request's clock starts with its first byte; and a head is
+//! checked as [`head`] has it.
 
 use super::head::{self, BodyKind, HEAD, Scan};
 use super::places::{Doing, Seat};
@@ -25,33 +24,33 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Bytes read at once.
+/// The most bytes that are read from a connection at once.
 const CHUNK: usize = 16 << 10;
-/// How long more than a head's worth of further requests may wait for an
-/// answer; then they are dropped, so that the client's leaving is noticed.
+/// How long a client may have sent more than a head's worth of further requests while one
+/// is answered; then those bytes are dropped, so that the client's leaving is noticed.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// For what a client still sends when its connection is closed: without it the
-/// system would cut the connection before the client has read the answer.
+/// How long a closing connection reads what the client still sends: otherwise the system
+/// would cut the connection before the client has read its answer.
 const LINGER: Duration = Duration::from_secs(1);
-/// Bytes of it.
+/// The most bytes that a closing connection reads of what the client still sends.
 const LINGER_BYTES: usize = 64 << 20;
 
-/// The head that stands for a refused one.
+/// The head that the HTTP library gets in place of one that is refused.
 const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
-/// A request as it came.
+/// A request that has come on a connection: when, and whether it is refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrived {
-    /// When its first byte was there.
+    /// When the first byte of the request came.
     pub(crate) started: Instant,
     pub(crate) seat: Arc<Seat>,
-    /// What its answer is, where the request is none.
+    /// The error that answers the request, if its head is refused.
     pub(crate) refusal: Option<ApiError>,
-    /// Whether the connection ends with its answer.
+    /// Whether the connection ends with the answer to this request.
     pub(crate) last: bool,
 }
 
-/// What [`Wire`] and the service of a connection share.
+/// The state that a connection's byte stream ([`Wire`]) and its HTTP service share.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(crate) seat: Arc<Seat>,
@@ -60,11 +59,11 @@ pub(crate) struct Line {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requests that the library has and the service has not.
+    /// Requests that were given to the HTTP library but have not reached the service.
     arrived: VecDeque<Arrived>,
-    /// Whether a request is being read or answered.
+    /// Whether the connection's current request is still being read or answered.
     busy: bool,
-    /// Whether its body has been read to its end.
+    /// Whether the current request's body has been read to its end.
     body_ended: bool,
     waker: Option<Waker>,
 }
@@ -81,18 +80,19 @@ impl Line {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The request that the library hands to the service now.
+    /// Returns the request that the HTTP library hands to the service now.
     pub(crate) fn next(&self) -> Option<Arrived> {
         self.state().arrived.pop_front()
     }
 
-    /// Its body was read to its end.
+    /// Records that the current request's body was read to its end.
     pub(crate) fn body_ended(&self) {
         self.state().body_ended = true;
         self.seat.does(Doing::Answer);
     }
 
-    /// Its answer is sent, or nobody waits for it.
+    /// Records that the current request's answer is sent or was dropped, and lets the
+    /// connection read the next request.
     fn done(&self) {
         let mut state = self.state();
         state.busy = false;
@@ -103,7 +103,8 @@ impl Line {
     }
 }
 
-/// Held by an answer's body until its end.
+/// Held by an answer's body until it is sent or dropped; then the connection may read its
+/// next request.
 #[derive(Debug)]
 pub(crate) struct Answering(pub(crate) Arc<Line>);
 
@@ -113,32 +114,34 @@ impl Drop for Answering {
     }
 }
 
-/// Times of a connection.
+/// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    /// For a head, from its first byte.
+    /// The longest time for receiving a request's head, from its first byte.
     pub(crate) head: Duration,
-    /// For the first byte of the next request.
+    /// The longest time until the first byte of the connection's next request.
     pub(crate) idle: Duration,
 }
 
-/// A connection's stream.
+/// A connection's byte stream, which gives the HTTP library one request at a time.
 pub(crate) struct Wire<S> {
     stream: S,
     line: Arc<Line>,
     times: Times,
-    /// Bytes that came; the library may have the first `free` of them.
+    /// The bytes received from the client; the first `free` of them may be given to the
+    /// HTTP library.
     buffer: Vec<u8>,
     free: usize,
-    /// Bytes of the head that were looked at.
+    /// How many of the received bytes were scanned for the end of a request's head
+    /// already.
     seen: usize,
     started: Instant,
-    /// Bytes of the body that the library may still have.
+    /// What is left of the current request's body, which the HTTP library may still have.
     body: BodyKind,
     timer: Pin<Box<Sleep>>,
-    /// What the timer is for.
+    /// What the connection's timer is running for, if it runs.
     waiting: Option<Waiting>,
-    /// Whether there is no further request.
+    /// Whether the connection takes no further request.
     closing: bool,
     ended: bool,
     lingered: usize,
@@ -171,7 +174,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Whether the time for this is up; starts it the first time.
+    /// Whether the connection has waited for `what` (the next request, or the rest of a
+    /// head, say) for as long as `time`; starts the timer when that wait begins.
     fn is_late(&mut self, what: Waiting, time: Duration, cx: &mut Context<'_>) -> bool {
         if self.waiting != Some(what) {
             self.waiting = Some(what);
@@ -182,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.timer.as_mut().poll(cx).is_ready()
     }
 
-    /// More bytes into the buffer; how many.
+    /// Reads more bytes from the client into the buffer; returns how many, 0 at the end.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut chunk = [0; CHUNK];
         let mut into = ReadBuf::new(&mut chunk);
@@ -192,7 +196,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Ready(Ok(more.len()))
     }
 
-    /// Gives the library what it may have.
+    /// Copies received bytes to the HTTP library, as many as it may have and has room
+    /// for.
     fn hand_out(&mut self, into: &mut ReadBuf<'_>) {
         let n = self.free.min(into.remaining());
         into.put_slice(&self.buffer[..n]);
@@ -200,7 +205,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.free -= n;
     }
 
-    /// Takes the body's bytes out of what came.
+    /// Releases to the HTTP library those received bytes that belong to the request's
+    /// body.
     fn release_body(&mut self) {
         let n = match &mut self.body {
             BodyKind::Sized(left) => {
@@ -221,14 +227,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.body != BodyKind::Sized(0)
     }
 
-    /// A client that reads its answer is not idle.
+    /// Records that something was written: a client that reads its answer is not idle.
     fn wrote(&mut self) {
         if self.waiting == Some(Waiting::Idle) {
             self.waiting = None;
         }
     }
 
-    /// Puts our own head in place of theirs; nothing follows it.
+    /// Refuses a request by its head: gives the HTTP library a head of our own instead,
+    /// whose request the service answers with the error. No further request follows.
     fn refuse(&mut self, error: ApiError) {
         self.buffer.clear();
         self.buffer.extend_from_slice(REFUSED);
@@ -259,8 +266,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.line.seat.does(doing);
     }
 
-    /// Waits for the next request, or for the client to leave; `false` at the
-    /// end of the stream.
+    /// Waits for the head of the connection's next request; `false` if the connection
+    /// ends: the client has left, sends nothing in time, or has to make room.
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         loop {
             if self.line.seat.poll_evicted(cx).is_ready() {
@@ -301,8 +308,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// While a request is answered: keeps what comes, and ends when the client
-    /// does.
+    /// Watches the connection while a request is answered: keeps what the client sends,
+    /// and returns when the client has left.
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.buffer.len() > HEAD && !self.closing {
@@ -394,7 +401,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         Pin::new(&mut self.get_mut().stream).poll_flush(cx)
     }
 
-    /// Closes our side, and reads what the client still sends for a moment.
+    /// Closes our side of the connection, and reads what the client still sends for a
+    /// moment.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.waiting != Some(Waiting::Linger) {
@@ -408,7 +416,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
                 return Poll::Ready(Ok(()));
             }
             this.buffer.clear();
-            // Whatever ends the stream ends this.
+            // The end of the stream, or any failure, ends this too.
             match ready!(this.fill(cx)) {
                 Ok(0) | Err(_) => return Poll::Ready(Ok(())),
                 Ok(n) => this.lingered += n,

@@ -1,4 +1,5 @@
-//! One answer while it is generated: from logits to a token, its text and the end.
+//! Generates one answer token by token: from logits to a token, its text, and the end of
+//! the answer.
 
 use super::{Counts, Delta, Finish, Generate, TokenLogProb};
 use crate::error::ApiError;
@@ -7,49 +8,54 @@ use muser_engine::{Codec, Draw, LogProbs, Sampler, Token, Transcript};
 use muser_text::chat::{Channel, Reader};
 use std::time::Duration;
 
-/// The state of one answer.
+/// The state of one answer while it is generated: its sampler, text, token masks and
+/// counts.
 pub(crate) struct Answer {
     sampler: Sampler,
     transcript: Transcript,
-    /// The tokens that may come next; `None` if any may.
+    /// The masks of the answer's grammar: which tokens may come next; `None` if the
+    /// answer has no grammar.
     masks: Option<Masks>,
-    /// The number of reasoning tokens after which a constrained answer has to
-    /// begin, and the token that ends the reasoning.
+    /// The number of reasoning tokens after which an answer that has a grammar must stop
+    /// reasoning, and the token that ends the reasoning.
     reasoning: Option<(usize, Token)>,
     logprobs: Option<usize>,
-    /// Whether the token that ends the answer gets a log-probability too.
+    /// Whether the token that ends the answer gets a log-probability, as the other tokens
+    /// do.
     score: bool,
     max_tokens: Option<usize>,
     min_tokens: usize,
     stop_tokens: Vec<Token>,
     counts: Counts,
-    /// The mask of the choice that [`Answer::draw`] describes.
+    /// The mask of allowed tokens that [`Answer::draw`] last handed to the forward pass.
     allowed: Option<Vec<u32>>,
 }
 
-/// Where a step takes its token from.
+/// Where an answer's next token comes from: chosen on the host, or by the forward pass
+/// itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
-    /// The step chooses it from these logits.
+    /// The next token is still to be chosen, on the host, from these logits.
     Logits(&'a [f32]),
-    /// The pass chose it, by [`Answer::draw`].
+    /// The forward pass chose this token, as [`Answer::draw`] told it to.
     Pass(Token),
 }
 
-/// What follows a step.
+/// What the scheduler has to do with an answer after an attempt to add its next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The mask of the next token is not computed yet: step again later.
+    /// The grammar's mask for the answer's next token is not computed yet: try again
+    /// later.
     Later,
-    /// The token has to go through the model.
+    /// The answer goes on: this token has to go through the model next.
     Next(Token),
-    /// The answer is complete.
+    /// The answer is complete, for this reason.
     Done(Finish),
 }
 
 impl Answer {
-    /// The state at the beginning of an answer; `choice` is its number within the
-    /// request.
+    /// Creates the state of an answer that has no tokens yet; `choice` is the answer's
+    /// number among those of its prompt, and is added to the sampler's seed.
     pub(crate) fn new(
         generate: &Generate,
         codec: &Codec,
@@ -89,9 +95,9 @@ impl Answer {
         })
     }
 
-    /// How the pass itself can choose the next token, from logits of `vocab`
-    /// tokens. `None` where the step needs the logits: for log-probabilities, or
-    /// for a mask that may not be ready.
+    /// Describes how the forward pass itself can choose the answer's next token, from the
+    /// logits of `vocab` tokens. Returns `None` where [`Answer::step`] needs the logits:
+    /// for log-probabilities, or for a grammar's mask that may not be ready.
     pub(crate) fn draw(&mut self, vocab: usize, codec: &Codec) -> Option<Draw<'_>> {
         if self.masks.is_some() || self.logprobs.is_some() || self.max_tokens == Some(0) {
             return None;
@@ -103,13 +109,14 @@ impl Answer {
         })
     }
 
-    /// The tokens that it took so far, without those of the prompt.
+    /// Returns how many tokens the answer took so far, without those of the prompt.
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Takes or chooses the next token after `history` and returns what it adds.
-    /// Waits for a mask that is not ready, at most for `patience`.
+    /// Takes the token that the forward pass chose after `history`, or chooses it from
+    /// logits, and returns what it adds to the answer. Waits for a grammar's mask that is
+    /// not ready, but at most for `patience`.
     pub(crate) fn step(
         &mut self,
         source: Source<'_>,
@@ -163,7 +170,8 @@ impl Answer {
         Ok((delta, Outcome::Done(finish)))
     }
 
-    /// Chooses the next token on the host, among those that the mask allows.
+    /// Chooses an answer's next token on the host, among those that the grammar's mask
+    /// allows.
     fn choose(
         &mut self,
         logits: &[f32],
@@ -182,7 +190,8 @@ impl Answer {
         }
     }
 
-    /// Returns the token that has to end the reasoning now; `None` if it may go on.
+    /// Returns the token that ends the reasoning if the answer has used up its reasoning
+    /// tokens; `None` if the reasoning may go on.
     fn reasoned_enough(&self) -> Option<Token> {
         let (most, end) = self.reasoning?;
         let enough =
@@ -190,8 +199,8 @@ impl Answer {
         enough.then_some(end)
     }
 
-    /// Returns `allowed` without the tokens that would end an answer that is still
-    /// too short. `None` if it is long enough, or if no token would be left.
+    /// Returns the mask `allowed` without the tokens that would end an answer below its
+    /// least length. `None` if the answer is long enough, or if no token would be left.
     fn without_ends(
         &self,
         allowed: Option<&[u32]>,
@@ -212,7 +221,8 @@ impl Answer {
         words.iter().any(|&word| word != 0).then_some(words)
     }
 
-    /// Why an answer ends that is complete.
+    /// Returns why a complete answer ends: for its tool calls if it has any, or else
+    /// because the model stopped.
     fn natural_end(&self) -> Finish {
         match self.transcript.calls() {
             0 => Finish::Stop,

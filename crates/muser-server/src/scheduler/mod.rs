@@ -1,4 +1,5 @@
-//! The scheduler: one thread that owns the model and the slots.
+//! The scheduler decides which requests the model works on: one thread owns the model and
+//! the slots, in which answers are generated.
 //!
 //! ```text
 //! handlers ── submit: bounded by permits ──► queue ─► slots ─► one forward pass
@@ -6,12 +7,12 @@
 //!     └────────── events, a bounded channel a request ◄┘
 //! ```
 //!
-//! A slot is one choice of one request. Each turn of the loop makes one forward
-//! pass: the next token of every answer, and pieces of the prompts that are not
-//! evaluated yet, together at most as many rows as are computed at the machine's
-//! peak. So a long prompt delays other answers by one pass at most, and decoding
-//! reads the weights once for all answers. In the strict lane none of this moves
-//! a bit; in the pinned lane a prompt is one call and nothing is shared.
+//! A slot is one choice of one request. Each turn of the loop makes one forward pass: the
+//! next token of every answer, and pieces of the prompts that are not evaluated yet,
+//! together at most as many rows as are computed at the machine's peak. So a long prompt
+//! delays other answers by one pass at most, and decoding reads the weights once for all
+//! answers. In the strict lane (muser's own arithmetic) none of this moves a bit; in the
+//! pinned lane (llama.cpp's arithmetic) a prompt is one call and nothing is shared.
 //!
 //! Clients take turns at slots, and so do the requests of one client, however many
 //! of them wait ([`crate::limits::turns`]).
@@ -49,53 +50,59 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use tokio::sync::{mpsc as events, watch};
 
-/// Events that a channel holds beside two for each choice.
+/// How many events a request's channel holds in addition to two for each of its choices
+/// (answers).
 const EVENTS: usize = 32;
-/// The most choices of all prompts of a request.
+/// The most choices (answers) that one request may ask for, over all its prompts.
 pub(crate) const MOST_UNITS: usize = 4096;
-/// The number of clients that can have a full queue at the same time, at least.
+/// How many clients at least can have a full queue of requests at the same time.
 const FULL_CLIENTS: usize = 4;
 
-/// Commands to the thread.
+/// A command from a request's handler to the scheduler's thread.
 pub(crate) enum Command {
     Submit(Arc<Job>),
-    /// Ends the thread when nothing is left to do, at this time at the latest.
+    /// Ends the scheduler's thread as soon as no request is left, and cuts off those that
+    /// still run at this time.
     Close(Instant),
 }
 
-/// A request on its way through the scheduler.
+/// A request on its way through the scheduler, with the channel for the events of its
+/// answers.
 pub(crate) struct Job {
-    /// Its place among the requests that wait and run. Declared before the channel:
-    /// fields are dropped in order, so a client that reads the end finds the place
-    /// free.
+    /// The request's place among those that wait or run. Declared before the channel of
+    /// events: fields are dropped in order, so a client that reads the end of its answer
+    /// finds the place free.
     _place: Place,
     pub(crate) work: Arc<Work>,
     pub(crate) request: Request,
-    /// The scheduler's count of slots given when one of its choices last got one.
+    /// The scheduler's running count of slots given out, at the time when a choice of
+    /// this request last got one.
     pub(crate) served: AtomicU64,
     pub(crate) events: events::Sender<Event>,
-    /// Why it failed as a whole. Read when the channel ends, which needs no room.
+    /// Why the request failed as a whole. Its handler reads it when the channel of events
+    /// ends, so reporting a failure needs no room in the channel.
     pub(crate) failure: Arc<OnceLock<ApiError>>,
     pub(crate) arrived: Instant,
 }
 
 impl Job {
-    /// Whether the channel has room for the events of one pass.
+    /// Whether the request's channel has room for the events of one forward pass.
     fn has_room(&self) -> bool {
         self.events.capacity() >= 2 * self.request.units()
     }
 }
 
-/// The events of a request, for its handler.
+/// Receives the events of one request in its HTTP handler.
 pub(crate) struct Events {
     receiver: events::Receiver<Event>,
     failure: Arc<OnceLock<ApiError>>,
-    /// Ready when the server ends, even if the scheduler is busy then.
+    /// A future that becomes ready when the server cuts off running answers, even if the
+    /// scheduler's thread is busy then.
     cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Events {
-    /// Waits for the next event.
+    /// Waits for the scheduler's next event about a request.
     ///
     /// # Errors
     /// The request failed; nothing follows.
@@ -103,7 +110,8 @@ impl Events {
         std::future::poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Polls for the next event, as [`Events::next`].
+    /// Polls for the scheduler's next event about a request, as [`Events::next`] awaits
+    /// it.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Event, ApiError>> {
         let ended = || {
             self.failure
@@ -123,7 +131,7 @@ impl Events {
     }
 }
 
-/// The state of a slot, for `/slots`.
+/// The state of one of the scheduler's slots, as the route `/slots` shows it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct SlotStatus {
     pub(crate) id: usize,
@@ -134,8 +142,8 @@ pub(crate) struct SlotStatus {
 }
 
 /// Counts the requests that wait or run, by client. A client may have as many as the
-/// queue and the slots hold, but no more than it leaves free of the places of all
-/// clients: a client without a request always finds a place.
+/// queue and the slots hold, but no more than it leaves free of all clients' places: so a
+/// client without a request always finds a place.
 #[derive(Debug)]
 struct Places {
     each: usize,
@@ -149,7 +157,8 @@ struct Taken {
     by: HashMap<Client, usize>,
 }
 
-/// One of [`Places`], given back when dropped.
+/// One request's place among those that may wait or run ([`Places`]); given back when
+/// dropped.
 #[derive(Debug)]
 struct Place {
     places: Arc<Places>,
@@ -161,7 +170,8 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place; on failure returns how many the client may have and has.
+    /// Takes a place for a client's request; if there is none, returns how many places
+    /// the client may have, and how many it has.
     fn take(self: &Arc<Self>, client: Client) -> Result<Place, (usize, usize)> {
         let mut taken = self.taken();
         let own = taken.by.get(&client).copied().unwrap_or(0);
@@ -189,7 +199,8 @@ impl Drop for Place {
     }
 }
 
-/// The handlers' way to the scheduler.
+/// Gives HTTP handlers access to the scheduler's thread: submits requests, closes it, and
+/// shows the slots.
 pub(crate) struct Handle {
     commands: Mutex<Sender<Command>>,
     places: Arc<Places>,
@@ -200,11 +211,13 @@ pub(crate) struct Handle {
     shared: Arc<Shared>,
 }
 
-/// State of the thread that others may read.
+/// The part of the scheduler's state that other threads may read: metrics, slots, mean
+/// time of an answer.
 pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     slots: Mutex<Vec<SlotStatus>>,
-    /// The running mean of the seconds that an answer takes, as bits of an f64.
+    /// The running mean of the seconds that an answer takes, stored as the bits of an
+    /// f64.
     mean_seconds: AtomicU64,
 }
 
@@ -221,7 +234,7 @@ impl Shared {
 }
 
 impl Handle {
-    /// Creates the handle of a scheduler, and the work of its thread.
+    /// Creates a scheduler's handle, and the closure that its thread runs.
     pub(crate) fn new<B: Backend>(
         model: Arc<Model<B>>,
         limits: &Limits,
@@ -256,7 +269,8 @@ impl Handle {
         (handle, move || scheduler.run())
     }
 
-    /// Queues a request. With `whole`, its answer is kept until it is complete.
+    /// Queues a request for the scheduler. With `whole`, memory is claimed for the
+    /// complete answer, since it is sent only when it is complete.
     ///
     /// # Errors
     /// 400 for too many choices, 413 for an answer that could take too much memory, 429
@@ -296,7 +310,7 @@ impl Handle {
         self.send(Command::Submit(Arc::new(job)))?;
         let mut cut = self.cut.clone();
         let cut = async move {
-            // Its sender is gone with the server.
+            // The wait fails if the server is gone, which is an end as well.
             let _ = cut.wait_for(|cut| *cut).await;
         };
         Ok(Events {
@@ -312,27 +326,28 @@ impl Handle {
         commands.send(command).map_err(|_| ApiError::closing())
     }
 
-    /// Estimates the seconds until a place is free: the requests that wait, at the
-    /// recent pace.
+    /// Estimates the seconds until a client's next request would find a place: the
+    /// requests before it, at the recent pace of answers.
     fn retry_after(&self, taken: usize) -> u64 {
         let mean = f64::from_bits(self.shared.mean_seconds.load(Ordering::Relaxed));
         let rounds = taken.saturating_sub(self.slots) as f64 / self.slots.max(1) as f64;
         (rounds.max(1.0) * mean).ceil().clamp(1.0, 60.0) as u64
     }
 
-    /// Refuses new requests; running ones have to end by this time.
+    /// Makes the scheduler refuse new requests; those that run have to end by the time
+    /// `until`.
     pub(crate) fn close(&self, until: Instant) {
         self.closing.store(true, Ordering::Relaxed);
         // The thread may have ended already.
         let _ = self.send(Command::Close(until));
     }
 
-    /// Whether the server is going down.
+    /// Whether the server is going down, so that new requests are refused.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// The state of the slots.
+    /// Returns the state of all the scheduler's slots.
     pub(crate) fn slots(&self) -> Vec<SlotStatus> {
         self.shared.slots().clone()
     }

@@ -1,19 +1,19 @@
-//! The prefix tree: finds states of earlier prompts by the longest common prefix. It
-//! is a radix tree over token ids whose nodes may hold a snapshot.
+//! The prefix cache: finds states of earlier prompts by the longest common prefix of
+//! their tokens. It is a radix tree over token ids whose nodes may hold a snapshot.
 //!
-//! A snapshot is a session; a clone of it shares its storage. It serves every prompt
-//! that begins with its tokens. It also serves prompts that begin with some of them,
-//! if its sliding layers still hold the window before the cut. It was computed by the
-//! same arithmetic, so using it moves no bit.
+//! A snapshot is a session, with its K/V cache; a clone of it shares its storage. It
+//! serves every prompt that begins with its tokens. It also serves prompts that begin
+//! with some of them, if its sliding layers still hold the window before the cut. It was
+//! computed by the same arithmetic, so using it moves no bit.
 //!
 //! Each snapshot counts with all its bytes, as if none were shared: memory stays under
-//! the budget, at the price of fewer snapshots than would fit. The least recently used
-//! one is evicted first.
+//! the budget, at the price of fewer snapshots than would fit. The snapshot that was
+//! least recently used is evicted first.
 
 use muser_engine::Token;
 use std::collections::BTreeMap;
 
-/// The tree.
+/// The prefix cache: a radix tree over token ids that finds states of earlier prompts.
 #[derive(Debug)]
 pub(crate) struct PrefixTree<S> {
     nodes: Vec<Node<S>>,
@@ -25,7 +25,7 @@ pub(crate) struct PrefixTree<S> {
 
 #[derive(Debug)]
 struct Node<S> {
-    /// Tokens from the parent to here; none at the root.
+    /// The tokens from the parent node to this one; empty at the root.
     edge: Vec<Token>,
     parent: usize,
     children: BTreeMap<Token, usize>,
@@ -39,22 +39,23 @@ struct Snapshot<S> {
     used: u64,
 }
 
-/// The result of a search.
+/// What a search of the prefix cache found for a prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found<R> {
-    /// How many tokens the prompt shares with the longest path.
+    /// How many tokens the prompt shares with the tree's longest matching path.
     pub(crate) common: usize,
-    /// The best snapshot: how many tokens it saves, and what `take` made of it.
+    /// The number of tokens that the best snapshot saves, and what the search's closure
+    /// `take` made of it.
     pub(crate) best: Option<(usize, R)>,
 }
 
 const ROOT: usize = 0;
-/// The number of snapshots that are tried below the point where a prompt leaves the
-/// tree.
+/// The number of snapshots that a search tries below the point where a prompt leaves the
+/// prefix tree.
 const TRIES: usize = 4;
 
 impl<S> PrefixTree<S> {
-    /// Creates an empty tree that keeps at most so many bytes.
+    /// Creates an empty prefix tree whose snapshots take at most `budget` bytes.
     pub(crate) fn new(budget: u64) -> Self {
         Self {
             nodes: vec![Node {
@@ -70,13 +71,13 @@ impl<S> PrefixTree<S> {
         }
     }
 
-    /// The bytes of all snapshots.
+    /// Returns the bytes of all snapshots in the prefix tree, each counted in full.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Finds the snapshot that saves most of `tokens`. `take` uses a snapshot and
-    /// returns how many tokens it really saves.
+    /// Finds the snapshot that saves most of the prompt's `tokens`. `take` tries a
+    /// snapshot: it returns how many tokens it really saves, and what it made of it.
     pub(crate) fn find<R>(
         &mut self,
         tokens: &[Token],
@@ -125,7 +126,8 @@ impl<S> PrefixTree<S> {
         Found { common, best }
     }
 
-    /// Returns the most recently used snapshots at and below a node.
+    /// Returns the nodes with the most recently used snapshots, at and below a node of
+    /// the prefix tree.
     fn newest_below(&self, node: usize) -> Vec<usize> {
         let mut found = Vec::new();
         let mut open = vec![node];
@@ -140,7 +142,8 @@ impl<S> PrefixTree<S> {
         found.into_iter().map(|f| f.1).collect()
     }
 
-    /// Keeps a snapshot of these tokens. It replaces an older one of the same tokens.
+    /// Adds a snapshot of the state after these tokens to the prefix tree. It replaces an
+    /// older one of the same tokens; others are evicted if the budget is exceeded.
     pub(crate) fn insert(&mut self, tokens: &[Token], value: S, bytes: u64) {
         if bytes > self.budget || tokens.is_empty() {
             return;
@@ -159,7 +162,7 @@ impl<S> PrefixTree<S> {
         while self.bytes > self.budget && self.evict() {}
     }
 
-    /// Returns the node of these tokens, and makes it if there is none.
+    /// Returns the prefix tree's node for these tokens, and creates it if there is none.
     fn node_of(&mut self, tokens: &[Token]) -> usize {
         let (mut node, mut at) = (ROOT, 0);
         while let Some(first) = tokens.get(at) {
@@ -204,7 +207,8 @@ impl<S> PrefixTree<S> {
         i
     }
 
-    /// Inserts a node in the edge to `node`.
+    /// Splits the edge that leads to `node` by a new node in between, after the edge's
+    /// first `at` tokens.
     fn split(&mut self, node: usize, at: usize) {
         let parent = self.nodes[node].parent;
         let rest = self.nodes[node].edge.split_off(at);
@@ -217,7 +221,8 @@ impl<S> PrefixTree<S> {
         self.nodes[node].parent = middle;
     }
 
-    /// Drops the least recently used snapshot.
+    /// Drops the least recently used snapshot of the prefix tree; returns whether there
+    /// was one.
     fn evict(&mut self) -> bool {
         let used = |n: &Node<S>| n.snapshot.as_ref().map(|s| s.used);
         let each = self.nodes.iter().enumerate();
@@ -232,8 +237,8 @@ impl<S> PrefixTree<S> {
         true
     }
 
-    /// Removes nodes without a snapshot: leaves, and those with one child, whose edges
-    /// are joined.
+    /// Removes prefix-tree nodes that hold no snapshot, from node `i` upwards: leaves,
+    /// and nodes with one child, whose two edges are joined.
     fn prune(&mut self, mut i: usize) {
         while i != ROOT && self.nodes[i].snapshot.is_none() {
             let parent = self.nodes[i].parent;
@@ -268,13 +273,13 @@ impl<S> PrefixTree<S> {
         self.free.push(i);
     }
 
-    /// Drops all snapshots.
+    /// Drops all snapshots and nodes of the prefix tree.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.budget);
     }
 }
 
-/// Returns the length of the common prefix of two sequences.
+/// Returns the length of the common prefix of two token sequences.
 fn shared(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -283,7 +288,8 @@ fn shared(a: &[Token], b: &[Token]) -> usize {
 mod tests {
     use super::*;
 
-    /// A tree of token sequences, which save what they share.
+    /// Searches the test's prefix tree, in which each snapshot is its own list of tokens
+    /// and saves as many as it shares with the prompt.
     fn find(tree: &mut PrefixTree<Vec<Token>>, tokens: &[Token]) -> (usize, Option<usize>) {
         let found = tree.find(tokens, |s| (shared(s, tokens), ()));
         (found.common, found.best.map(|b| b.0))
@@ -329,7 +335,8 @@ mod tests {
         assert_eq!((tree.bytes(), find(&mut tree, &[6])), (0, (0, None)));
     }
 
-    /// Compares the tree with a list of the same sequences, with evictions in between.
+    /// Compares the prefix tree with a plain list of the same sequences, with evictions
+    /// in between.
     #[test]
     fn a_tree_finds_what_a_list_finds() {
         let mut tree: PrefixTree<Vec<Token>> = PrefixTree::new(200);

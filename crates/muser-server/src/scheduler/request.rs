@@ -1,4 +1,5 @@
-//! Requests to the scheduler, and its events.
+//! The requests that HTTP handlers submit to the scheduler, and the events that it sends
+//! back.
 
 use crate::grammar::Grammar;
 use muser_engine::{SamplingParams, Token};
@@ -6,63 +7,71 @@ use muser_text::chat::{self, Format, Parameters};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes that a token of an unfinished answer takes, and its JSON text takes once
-/// more.
+/// The bytes that one token of an unfinished answer is estimated to take in memory,
+/// including its text in JSON.
 const TEXT: usize = 64;
-/// Bytes of a log-probability, and of its JSON.
+/// The bytes that one log-probability is estimated to take in memory, including its JSON.
 const LOGPROB: usize = 128;
 
-/// How to generate an answer.
+/// How to generate the answers to a prompt: sampling, ends, log-probabilities, tools and
+/// grammar.
 #[derive(Clone, Debug)]
 pub(crate) struct Generate {
-    /// The sampler's settings; choice i samples with seed + i.
+    /// The sampler's settings; answer i to a prompt is sampled with the seed plus i.
     pub(crate) sampling: SamplingParams,
-    /// The most tokens of a choice; `None` fills the context.
+    /// The most tokens of one answer; `None` if only the context limits it.
     pub(crate) max_tokens: Option<usize>,
-    /// Tokens before which no token ends a choice.
+    /// The fewest tokens of one answer: up to then, tokens that would end it are ruled
+    /// out.
     pub(crate) min_tokens: usize,
     pub(crate) stop: Vec<String>,
-    /// Tokens that end a choice as the model's own ends do.
+    /// Tokens that end an answer, in addition to the model's own end tokens.
     pub(crate) stop_tokens: Vec<Token>,
-    /// Whether log-probabilities are wanted, and how many alternatives.
+    /// How many alternatives to list with each token's log-probability; `None` if
+    /// log-probabilities are not asked for.
     pub(crate) logprobs: Option<usize>,
-    /// Whether those of the prompt are wanted too, and that of the end.
+    /// Whether the prompt's tokens, and the token that ends the answer, get
+    /// log-probabilities too.
     pub(crate) score: bool,
-    /// How the answer is written.
+    /// The chat format of the answer: how reasoning, content and tool calls are marked in
+    /// it.
     pub(crate) format: Format,
-    /// The tools that may be called, with the types of their parameters; `None`
-    /// where calls are text.
+    /// The tools that the model may call, with the types of their parameters; `None`
+    /// where tool calls in an answer are plain text.
     pub(crate) tools: Option<Parameters>,
-    /// Whether control tokens are shown as they are written.
+    /// Whether control tokens appear in the answer's text, in their written form.
     pub(crate) show_special: bool,
-    /// The grammar that the answer has to fit, from the first token on.
+    /// The grammar that the answer has to match, from its first token on; `None` if it is
+    /// free.
     pub(crate) grammar: Option<Grammar>,
-    /// Whether to go on past the model's own end.
+    /// Whether the model's own end tokens are ruled out, so that the answer goes on.
     pub(crate) ignore_end: bool,
-    /// The number of choices of each prompt.
+    /// The number of choices (answers) to generate for each prompt.
     pub(crate) n: usize,
 }
 
-/// What to compute from the prompts.
+/// What a request wants computed from its prompts: answers, or embeddings.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Generate(Box<Generate>),
-    /// The state of the last token.
+    /// Compute each prompt's embedding: the model's state at the prompt's last token.
     Embed,
 }
 
-/// One request.
+/// One request to the scheduler: its prompts, and what to compute from them by when.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     pub(crate) prompts: Vec<Vec<Token>>,
     pub(crate) task: Task,
-    /// Whether the prefix cache may be used and extended.
+    /// Whether the request may use states of earlier prompts from the prefix cache, and
+    /// add its own.
     pub(crate) cache: bool,
     pub(crate) deadline: Instant,
 }
 
 impl Request {
-    /// The number of choices of each prompt.
+    /// Returns the number of choices (answers) that the request asks for with each
+    /// prompt.
     pub(crate) fn n(&self) -> usize {
         match &self.task {
             Task::Generate(g) => g.n,
@@ -70,16 +79,16 @@ impl Request {
         }
     }
 
-    /// Bytes that its tokens and its answer may take: all of an answer that is
-    /// kept until it is `whole`; of an answer that is sent as it is written, what
-    /// a channel of `events` holds.
+    /// Estimates the bytes that a request's prompts and answers take at most. An answer
+    /// that is sent `whole` counts in full; one that is streamed counts as the events
+    /// that its channel holds (`events`, and two for each choice).
     pub(crate) fn memory(&self, whole: bool, events: usize, context: usize) -> u64 {
         let tokens: usize = self.prompts.iter().map(Vec::len).sum();
         let prompts = size_of::<Token>() * tokens;
         let units = self.units();
         let channel = events + 2 * units;
         let Task::Generate(g) = &self.task else {
-            // States and their text come to a few numbers beside the model's own.
+            // An embedding and its JSON text take little beside the model's own memory.
             return (prompts + units * 16 * 1024) as u64;
         };
         let kept = match whole {
@@ -104,7 +113,8 @@ impl Request {
         prompts.saturating_add(all) as u64
     }
 
-    /// The fields that decide how much [`Request::memory`] is.
+    /// Names the JSON fields of a request that decide how much memory it may take
+    /// ([`Request::memory`]), for error messages.
     pub(crate) fn memory_of(&self) -> &'static str {
         match &self.task {
             Task::Generate(g) if g.logprobs.is_some() => "n, max_tokens and logprobs",
@@ -113,8 +123,8 @@ impl Request {
         }
     }
 
-    /// How many alternatives to list for each token of the prompts; `None` if their
-    /// log-probabilities are not asked for.
+    /// Returns how many alternatives to list for each token of the prompts; `None` if the
+    /// prompts' log-probabilities are not asked for.
     pub(crate) fn scores(&self) -> Option<usize> {
         match &self.task {
             Task::Generate(g) if g.score => g.logprobs,
@@ -122,13 +132,14 @@ impl Request {
         }
     }
 
-    /// The number of choices of all prompts together.
+    /// Returns the number of choices (answers) that the request asks for, over all its
+    /// prompts.
     pub(crate) fn units(&self) -> usize {
         self.prompts.len().saturating_mul(self.n())
     }
 }
 
-/// The log-probability of a token, and the most likely alternatives.
+/// The log-probability of one token, and those of the most likely alternatives.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TokenLogProb {
     pub(crate) token: Token,
@@ -136,32 +147,34 @@ pub(crate) struct TokenLogProb {
     pub(crate) top: Vec<(Token, f64)>,
 }
 
-/// The log-probabilities of a prompt's tokens, each after those before it.
+/// The log-probabilities of a prompt's tokens, each given the tokens before it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scored {
-    /// The first token, which has none.
+    /// The prompt's first token, which has no log-probability, since no token precedes
+    /// it.
     pub(crate) first: Token,
     pub(crate) rest: Vec<TokenLogProb>,
 }
 
-/// What a step adds to an answer.
+/// What one new token adds to an answer: text and log-probabilities.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Delta {
-    /// Content, reasoning and calls.
+    /// The new text of the answer, divided into content, reasoning and tool calls.
     pub(crate) text: chat::Delta,
     pub(crate) logprobs: Vec<TokenLogProb>,
-    /// The log-probabilities of the prompt, with the first part of an answer.
+    /// The log-probabilities of the prompt's tokens; sent with the first part of an
+    /// answer, if asked for.
     pub(crate) prompt: Option<Arc<Scored>>,
 }
 
 impl Delta {
-    /// Whether it adds nothing.
+    /// Whether this part of an answer adds nothing: no text and no log-probabilities.
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.logprobs.is_empty() && self.prompt.is_none()
     }
 }
 
-/// Why an answer ended, in OpenAI's words.
+/// Why an answer ended, as OpenAI's `finish_reason` tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Stop,
@@ -179,16 +192,18 @@ impl Finish {
     }
 }
 
-/// Tokens that an answer took.
+/// How many tokens an answer took: in its prompt, from the prefix cache, sampled, and of
+/// these in reasoning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Prompt tokens; of the first choice of a prompt only.
+    /// The number of the prompt's tokens, counted with the first answer to a prompt only.
     pub(crate) prompt: usize,
-    /// Prompt tokens that came from the prefix cache.
+    /// The number of the prompt's tokens whose state came from the prefix cache.
     pub(crate) cached: usize,
-    /// Tokens sampled, hidden ones included, but not the one that ended the answer.
+    /// The number of tokens sampled, including those that are not shown, but without the
+    /// one that ended the answer.
     pub(crate) completion: usize,
-    /// Sampled tokens of the reasoning.
+    /// The number of sampled tokens that belong to the reasoning.
     pub(crate) reasoning: usize,
 }
 
@@ -201,22 +216,22 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// What the scheduler sends to the handler of a request.
+/// An event that the scheduler sends to the HTTP handler of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// More of a choice, and what it took so far.
+    /// More of one choice's answer, and the tokens that the answer took so far.
     Delta {
         choice: usize,
         delta: Delta,
         counts: Counts,
     },
-    /// A choice is complete.
+    /// One choice's answer is complete.
     Done {
         choice: usize,
         finish: Finish,
         counts: Counts,
     },
-    /// A prompt's state.
+    /// A prompt's embedding: the model's state at its last token.
     State {
         choice: usize,
         state: Vec<f32>,

@@ -1,4 +1,5 @@
-//! The scheduler's loop.
+//! The scheduler's loop: gives slots to waiting requests, plans and runs forward passes,
+//! and sends the tokens that they choose.
 
 mod memory;
 mod parking;
@@ -18,39 +19,43 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time that a pass may take while answers are running. It bounds the piece of a
-/// prompt in the pass.
+/// The time that a forward pass may take while answers are running. It bounds the piece
+/// of a prompt in the pass.
 const PASS: Duration = Duration::from_millis(400);
-/// The fewest tokens of a prompt in a pass.
+/// The fewest prompt tokens for which a forward pass has room.
 const LEAST: usize = 16;
-/// The time between two looks at a stalled channel.
+/// The time between two looks at the channel of a client that does not read.
 const NAP: Duration = Duration::from_millis(5);
-/// The longest time that a late mask may delay other answers.
+/// The longest time for which a grammar's late token mask may delay other answers.
 const MASK: Duration = Duration::from_millis(1);
-/// The size of a vocabulary from which on choosing a token is worth a thread.
+/// The vocabulary size from which on choosing one answer's token is worth a thread of its
+/// own.
 const LARGE_VOCAB: usize = 32_768;
-/// The length of a common prefix that is worth a snapshot.
+/// How many tokens a common prefix has to extend past the cached ones to be worth a
+/// snapshot.
 const BRANCH: usize = 32;
 
-/// The thread's state.
+/// The state of the scheduler's thread: the model, its slots, the queue of requests and
+/// the prefix cache.
 pub(super) struct Scheduler<B: Backend> {
     model: Arc<Model<B>>,
     batch: Batch<B>,
     context: usize,
     slots: Vec<Option<Slot<B>>>,
     queue: Queue<B>,
-    /// The number of slots given so far.
+    /// How many times a slot was given to a choice so far.
     given: u64,
-    /// How long a client may leave its channel full.
+    /// How long a client may leave its channel of events full before its request fails.
     stall_time: Duration,
     tree: PrefixTree<Session<B>>,
     shared: Arc<Shared>,
     inbox: Receiver<Command>,
-    /// When running answers are cut off.
+    /// When running answers are cut off; `None` unless the server is going down.
     close_at: Option<Instant>,
-    /// Rows per second of recent passes that had a piece of a prompt.
+    /// The running mean of rows (tokens) per second of recent forward passes that had a
+    /// piece of a prompt.
     pace: f64,
-    /// The number of processors.
+    /// The number of the machine's processors, which share the choosing of tokens.
     threads: usize,
 }
 
@@ -78,7 +83,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Works until a close has come and nothing is left, or until no handle exists.
+    /// Runs the scheduler's loop: returns once it was told to close and every request is
+    /// done, or once it is idle and every handle was dropped.
     pub(super) fn run(&mut self) {
         while self.listen() {
             let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
@@ -99,8 +105,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Takes the commands in the inbox, and waits for one if there is nothing else to
-    /// do.
+    /// Handles the commands in the scheduler's inbox, and waits for one if there is
+    /// nothing else to do. Returns whether the loop goes on.
     fn listen(&mut self) -> bool {
         loop {
             let idle = self.queue.is_empty() && self.slots.iter().all(Option::is_none);
@@ -136,7 +142,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Takes one turn; returns whether anything moved.
+    /// Takes one turn of the scheduler's loop: gives out slots, runs a forward pass and
+    /// sends its tokens; returns whether any request moved.
     fn turn(&mut self) -> bool {
         self.reap();
         self.make_room();
@@ -157,7 +164,7 @@ impl<B: Backend> Scheduler<B> {
         rows > 0 || !ready.is_empty() || admitted
     }
 
-    /// Drops choices whose client is gone and those that took too long.
+    /// Drops choices whose client is gone, does not read, or whose deadline has passed.
     fn reap(&mut self) {
         let now = Instant::now();
         if self.close_at.is_some_and(|at| now >= at) {
@@ -192,7 +199,8 @@ impl<B: Backend> Scheduler<B> {
         self.batch = Batch::new(&self.model);
     }
 
-    /// Gives free slots to the choices whose turn it is; returns whether any got one.
+    /// Gives free slots to the choices (waiting answers) whose turn it is; returns
+    /// whether any got one.
     fn admit(&mut self) -> bool {
         let mut any = false;
         for id in 0..self.slots.len() {
@@ -251,12 +259,13 @@ impl<B: Backend> Scheduler<B> {
         })
     }
 
-    /// Returns a session with the longest prefix of the prompt that the tree has, and
-    /// how many tokens of it other prompts share.
+    /// Returns a session that begins with the longest prefix of `tokens` that the prefix
+    /// tree has, and how many of the tokens earlier prompts share.
     fn begin(&mut self, unit: &Unit<B>, tokens: &[Token]) -> Result<(Session<B>, usize), ApiError> {
         let metrics = &self.shared.metrics;
         let mut common = 0;
-        // The last token has to be evaluated for its logits.
+        // Prompts that are scored take nothing from the tree: the logits of each token
+        // are needed.
         let whole = unit.job.request.scores().is_some();
         if unit.job.request.cache && !whole && !self.model.transformer().lane().width_matters() {
             let found = self.tree.find(tokens, |snapshot| {
@@ -278,7 +287,7 @@ impl<B: Backend> Scheduler<B> {
         Ok((session, common))
     }
 
-    /// Decides how many rows each slot gets of the next pass.
+    /// Decides how many rows (tokens) of the next forward pass each slot gets.
     fn plan(&mut self) {
         let lane = self.model.transformer().lane();
         let mut decoding = 0;
@@ -310,7 +319,8 @@ impl<B: Backend> Scheduler<B> {
             if slot.stalled.is_some() || missing == 0 {
                 continue;
             }
-            // In this lane the width of a call moves bits.
+            // In this lane (pinned) the width of a call changes bits, so a prompt is one
+            // call.
             if lane.width_matters() {
                 slot.rows = missing;
                 continue;
@@ -327,7 +337,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Runs the forward pass; `false` if it failed and has to be planned anew.
+    /// Runs one forward pass over the slots' planned rows; returns `false` if it failed
+    /// and has to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
         self.score();
         let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
@@ -414,7 +425,8 @@ impl<B: Backend> Scheduler<B> {
         false
     }
 
-    /// Runs the part of the pass that is not shared: prompts whose tokens are scored.
+    /// Evaluates the prompts whose tokens get log-probabilities: the part of a pass that
+    /// slots do not share.
     fn score(&mut self) {
         for place in &mut self.slots {
             let Some(slot) = place.as_mut().filter(|s| s.rows > 0 && s.is_scoring()) else {
@@ -429,8 +441,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Updates a slot after the pass; returns whether all its tokens are evaluated, so
-    /// that the next one can be chosen.
+    /// Updates slot `i` after a forward pass; returns whether all its tokens are
+    /// evaluated, so that the answer's next one can be chosen.
     fn after(&mut self, i: usize) -> bool {
         let Some(slot) = &mut self.slots[i] else {
             return false;
@@ -439,7 +451,7 @@ impl<B: Backend> Scheduler<B> {
             return false;
         }
         if slot.ready {
-            // The slot waits for its mask.
+            // The slot waits for its grammar's token mask.
             return true;
         }
         let rows = std::mem::take(&mut slot.rows);
@@ -471,10 +483,10 @@ impl<B: Backend> Scheduler<B> {
         true
     }
 
-    /// Steps all slots that are ready: takes the tokens that the pass chose, and
-    /// chooses the others. With a large vocabulary a choice takes milliseconds, so
-    /// slots share the processors then. Each slot has its own sampler and state,
-    /// so their order changes nothing.
+    /// Adds the next token to the answer of each slot that is ready: the one that the
+    /// forward pass chose, or one chosen here. With a large vocabulary choosing takes
+    /// milliseconds, so slots share the processors then. Each slot has its own sampler
+    /// and state, so their order changes nothing.
     fn step(&mut self, patience: Duration) {
         let (codec, context) = (self.model.codec(), self.context);
         let slots = self.slots.iter_mut().flatten();
@@ -501,7 +513,8 @@ impl<B: Backend> Scheduler<B> {
         });
     }
 
-    /// Shares a prompt that is evaluated: with the tree and with the other choices.
+    /// Shares the evaluated prompt of slot `i`: puts a snapshot into the prefix tree, and
+    /// queues the prompt's other choices, which begin from it.
     fn prompt_done(&mut self, i: usize) {
         let Some(slot) = &mut self.slots[i] else {
             return;
@@ -534,7 +547,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Sends the token that was chosen.
+    /// Sends what slot `i` has chosen or computed to the request's handler: more of its
+    /// answer, the answer's end, or an embedding.
     fn tell(&mut self, i: usize) {
         let metrics = &self.shared.metrics;
         let Some(slot) = &mut self.slots[i] else {
@@ -596,7 +610,7 @@ impl<B: Backend> Scheduler<B> {
             });
         }
         match outcome {
-            // Stepped again in the next turn.
+            // Handled above.
             Outcome::Later => {}
             Outcome::Next(token) => slot.next = Some(token),
             Outcome::Done(finish) => {
@@ -615,8 +629,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Empties a slot and then sends the end of its answer: a client that asks again at
-    /// once finds the place free.
+    /// Empties slot `i` and then sends the last event of its answer: in this order, a
+    /// client that asks again at once finds its place free.
     fn end(&mut self, i: usize, event: Event) {
         let sender = self.slots[i].as_ref().map(|s| s.unit.job.events.clone());
         self.free(i);
@@ -626,7 +640,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Empties a slot; the tree keeps its session.
+    /// Empties slot `i`; its session goes to the prefix tree if the request may use the
+    /// cache.
     fn free(&mut self, i: usize) {
         let Some(mut slot) = self.slots[i].take() else {
             return;
@@ -641,7 +656,7 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Publishes the state of the slots.
+    /// Publishes the state of the slots to the metrics and to the route `/slots`.
     fn publish(&self) {
         let metrics = &self.shared.metrics;
         let running = self.slots.iter().flatten().count();
@@ -666,7 +681,8 @@ impl<B: Backend> Scheduler<B> {
     }
 }
 
-/// Whether a choice has to end early. If so, sends the reason and counts it.
+/// Returns whether a choice has to end before its answer does: late, unread or cancelled.
+/// If so, records the reason as the request's failure and counts it.
 fn ends<B: Backend>(unit: &Unit<B>, unread: bool, now: Instant, metrics: &Metrics) -> bool {
     let late = now >= unit.job.request.deadline;
     let told = unit.job.failure.get().is_some();

@@ -1,4 +1,5 @@
-//! One choice of a request: waiting, running, or parked in between.
+//! One choice (answer) of a request on its way through the scheduler: waiting for a slot,
+//! running in one, or parked in between.
 
 use super::answer::{Answer, Outcome, Source};
 use super::{Counts, Delta, Event, Job, Scored, Task, TokenLogProb};
@@ -10,43 +11,47 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The choices that wait for a slot, by client.
+/// The choices (answers to be generated) that wait for a slot; clients take turns.
 pub(super) type Queue<B> = Turns<Client, Unit<B>>;
 
-/// One choice of a request.
+/// One choice of a request: an answer to generate, which waits for a slot or has one.
 pub(super) struct Unit<B: Backend> {
     pub(super) job: Arc<Job>,
-    /// The number of its prompt in the request.
+    /// The index of the choice's prompt among the request's prompts.
     pub(super) prompt: usize,
-    /// Its number among the prompt's choices.
+    /// The index of the choice among the answers to its prompt.
     pub(super) choice: usize,
-    /// The evaluated prompt, made by the prompt's first choice for all others. Locked
-    /// because a session is not `Sync`.
+    /// The session with the evaluated prompt, which the prompt's first choice made for
+    /// all others. Locked because a session is not `Sync`.
     pub(super) ready: Option<Arc<Mutex<Session<B>>>>,
-    /// The prompt's log-probabilities, made by the first choice too.
+    /// The log-probabilities of the prompt's tokens, which the prompt's first choice
+    /// computed for all others.
     pub(super) scored: Option<Arc<Scored>>,
-    /// Its state when it gave its slot away.
+    /// The choice's state if it had a slot and gave it away; `None` if it has not begun.
     pub(super) parked: Option<Box<Parked<B>>>,
 }
 
-/// A choice that has begun and has no slot.
+/// The state of a choice that has begun to generate its answer and has no slot at
+/// present.
 pub(super) struct Parked<B: Backend> {
-    /// Its session; `None` if its tokens have to be evaluated anew.
+    /// The choice's session with its K/V cache; `None` if its tokens have to be evaluated
+    /// anew.
     pub(super) session: Option<Session<B>>,
-    /// Its prompt and answer so far, if they have to be evaluated anew.
+    /// The tokens of the prompt and of the answer so far, if they have to be evaluated
+    /// anew; otherwise empty.
     pub(super) past: Vec<Token>,
     pub(super) answer: Option<Answer>,
     pub(super) next: Option<Token>,
     pub(super) cached: usize,
-    /// As [`Slot::scores`].
+    /// The log-probabilities of the prompt's tokens so far, as [`Slot::scores`].
     pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
-    /// When its client stopped reading.
+    /// Since when the client does not read the answer; `None` if it reads.
     pub(super) stalled: Option<Instant>,
 }
 
 impl<B: Backend> Unit<B> {
-    /// A choice that has not begun.
+    /// Creates a choice whose answer has not begun, to wait for a slot.
     pub(super) fn new(job: Arc<Job>, prompt: usize, choice: usize) -> Self {
         Self {
             job,
@@ -66,18 +71,19 @@ impl<B: Backend> Unit<B> {
         &self.job.request.prompts[self.prompt]
     }
 
-    /// The choice's number among all of the request.
+    /// Returns the choice's index among all choices of its request.
     pub(super) fn number(&self) -> usize {
         self.prompt * self.job.request.n() + self.choice
     }
 
     pub(super) fn send(&self, event: Event) {
-        // `plan` checked the capacity; `reap` removes closed receivers.
+        // The scheduler's `plan` checked the channel's room; its `reap` removes choices
+        // whose receiver is closed.
         let _ = self.job.events.try_send(event);
     }
 
     pub(super) fn fail(&self, error: ApiError) {
-        // The first reason stays.
+        // If the request has failed already, the first reason stays.
         let _ = self.job.failure.set(error);
     }
 
@@ -85,61 +91,69 @@ impl<B: Backend> Unit<B> {
         self.job.events.is_closed() || self.job.failure.get().is_some()
     }
 
-    /// Its rank among the client's choices: the request that has waited longest for a
-    /// slot is first. `None` while the client does not read.
+    /// Returns the choice's rank among those of its client: the request that has waited
+    /// longest for a slot has the least. `None` while the client does not read.
     pub(super) fn rank(&self) -> Option<u64> {
         let served = self.job.served.load(Ordering::Relaxed);
         self.job.has_room().then_some(served)
     }
 
-    /// Whether its session is kept while it waits.
+    /// Whether a choice without a slot keeps its session, and with it the K/V cache,
+    /// while it waits.
     pub(super) fn keeps_session(&self) -> bool {
         self.parked.as_ref().is_some_and(|p| p.session.is_some())
     }
 
-    /// Whether its client has not read for this long.
+    /// Whether the client of a choice without a slot has not read its answer for the time
+    /// `time`.
     pub(super) fn stalled_for(&self, time: Duration, now: Instant) -> bool {
         let since = self.parked.as_ref().and_then(|p| p.stalled);
         since.is_some_and(|since| now.saturating_duration_since(since) >= time)
     }
 }
 
-/// A running choice.
+/// A choice in its slot: an answer that is being generated, with its session and its
+/// share of the current pass.
 pub(super) struct Slot<B: Backend> {
     pub(super) id: usize,
     pub(super) unit: Unit<B>,
     pub(super) session: Session<B>,
-    /// `None` for an embedding.
+    /// The state of the answer; `None` if an embedding is computed.
     pub(super) answer: Option<Answer>,
-    /// The token to evaluate next, after the prompt.
+    /// The answer's latest token, which the model evaluates next; `None` while the prompt
+    /// is evaluated.
     pub(super) next: Option<Token>,
-    /// The tokens to evaluate instead of the prompt, for a choice that was parked without
-    /// its session; empty otherwise.
+    /// The tokens to evaluate instead of the prompt (prompt and answer so far), for a
+    /// choice that was parked without its session; empty otherwise.
     pub(super) past: Vec<Token>,
-    /// Where other prompts are likely to differ from this one, which is worth a
-    /// snapshot.
+    /// The number of tokens after which other prompts are likely to differ from this one,
+    /// so that a snapshot of the session is worth its memory there.
     pub(super) branch: Option<usize>,
     pub(super) cached: usize,
-    /// The prompt's log-probabilities while it is evaluated, if they are asked for.
+    /// The log-probabilities of the prompt's tokens evaluated so far, if they are asked
+    /// for.
     pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
     pub(super) stalled: Option<Instant>,
-    /// When it got the slot.
+    /// When the choice got its slot.
     pub(super) since: Instant,
-    /// Its rows in the current pass.
+    /// The number of tokens that the slot evaluates in the current forward pass.
     pub(super) rows: usize,
-    /// Whether the next token can be chosen.
+    /// Whether all known tokens are evaluated, so that the answer's next token can be
+    /// chosen.
     pub(super) ready: bool,
-    /// The token that the pass chose, where it did.
+    /// The answer's next token, if the forward pass itself chose it.
     pub(super) drawn: Drawn,
-    /// Whether that token is the first one.
+    /// Whether the token chosen last is the first of its answer.
     pub(super) is_first: bool,
-    /// The result of choosing it.
+    /// The result of choosing the answer's next token, kept until it is sent to the
+    /// client.
     pub(super) step: Option<Result<(Delta, Outcome), ApiError>>,
 }
 
 impl<B: Backend> Slot<B> {
-    /// The tokens to evaluate before the next one can be chosen.
+    /// Returns the tokens that have to be evaluated before the answer's next token can be
+    /// chosen.
     pub(super) fn target(&self) -> &[Token] {
         match self.past.is_empty() {
             true => self.unit.tokens(),
@@ -147,14 +161,15 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// The number of them that are not evaluated yet.
+    /// Returns how many tokens of the prompt, or of a parked answer's past, are not
+    /// evaluated yet.
     pub(super) fn missing(&self) -> usize {
         self.target()
             .len()
             .saturating_sub(self.session.tokens().len())
     }
 
-    /// Chooses the next token; does nothing for an embedding.
+    /// Chooses the next token of the slot's answer; does nothing for an embedding.
     pub(super) fn step(&mut self, codec: &Codec, context: usize, patience: Duration) {
         let Some(answer) = &mut self.answer else {
             return;
@@ -168,13 +183,15 @@ impl<B: Backend> Slot<B> {
         self.step = Some(source.and_then(|s| answer.step(s, history, context, codec, patience)));
     }
 
-    /// Whether the prompt is being evaluated and each of its tokens has to be scored.
+    /// Whether the slot's prompt is being evaluated and each of its tokens gets a
+    /// log-probability.
     pub(super) fn is_scoring(&self) -> bool {
         self.next.is_none() && self.unit.job.request.scores().is_some()
     }
 
-    /// Evaluates the next tokens of a prompt in a call of their own, since the logits of
-    /// each are needed: 4 bytes for each token of the vocabulary.
+    /// Evaluates the next tokens of a prompt and records their log-probabilities. They
+    /// have a call of their own, since the logits after each token are needed: 4 bytes
+    /// for each token of the vocabulary.
     pub(super) fn score(&mut self) -> Result<(), ApiError> {
         let top = self.unit.job.request.scores().unwrap_or_default();
         let at = self.session.tokens().len();
@@ -205,7 +222,7 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// Takes the choice out of its slot, to go on later.
+    /// Takes a choice out of its slot, with its state, so that it can go on later.
     pub(super) fn park(self) -> Unit<B> {
         let mut unit = self.unit;
         unit.parked = Some(Box::new(Parked {
@@ -222,7 +239,8 @@ impl<B: Backend> Slot<B> {
     }
 }
 
-/// The state that a slot begins with.
+/// The state with which a choice (one answer of a request) enters a slot: session, answer
+/// and tokens.
 pub(super) struct Ready<B: Backend> {
     pub(super) session: Session<B>,
     pub(super) answer: Option<Answer>,
@@ -235,7 +253,8 @@ pub(super) struct Ready<B: Backend> {
 }
 
 impl<B: Backend> Ready<B> {
-    /// The state at the beginning of a choice.
+    /// Creates the state in which a new choice (one answer of a request) enters a slot,
+    /// with this session.
     pub(super) fn new(session: Session<B>, answer: Option<Answer>) -> Self {
         Self {
             session,
@@ -272,7 +291,7 @@ impl<B: Backend> Ready<B> {
     }
 }
 
-/// Makes the answer of a choice that has not begun.
+/// Creates the answer of a choice that has not begun; `None` for an embedding.
 pub(super) fn begin_answer(
     job: &Job,
     choice: usize,

@@ -1,4 +1,5 @@
-//! Slots that change hands before an answer's end.
+//! Parking: takes a slot from an answer that has not ended, for a client that waits for
+//! one.
 
 use super::Scheduler;
 use crate::error::ApiError;
@@ -7,15 +8,15 @@ use crate::scheduler::slot::Slot;
 use muser_engine::Backend;
 use std::time::{Duration, Instant};
 
-/// How long a client may leave its channel full before its slot goes to who
-/// waits for one.
+/// How long a client may leave its channel of events full before its slot goes to a
+/// request that waits.
 const PARK: Duration = Duration::from_millis(250);
-/// How long an answer has its slot before it is taken from a client that has
-/// more of them than another who waits.
+/// How long an answer keeps its slot before it may be taken from a client that has at
+/// least two slots more than a client that waits.
 const QUANTUM: Duration = Duration::from_secs(1);
 impl<B: Backend> Scheduler<B> {
-    /// Takes a slot, where all are taken and somebody waits, from who does not
-    /// read or has more than one who waits.
+    /// If all slots are taken and a request waits, parks one answer: of a client that
+    /// does not read, or of one that has more slots than a client that waits.
     pub(super) fn make_room(&mut self) {
         let waits = self.queue.iter().any(|unit| unit.rank().is_some());
         if !waits || self.slots.iter().any(Option::is_none) {
@@ -23,7 +24,7 @@ impl<B: Backend> Scheduler<B> {
         }
         let now = Instant::now();
         let since = |slot: &Slot<B>| slot.stalled.filter(|&at| now - at >= PARK);
-        // One that waits for its mask stays for it.
+        // An answer that waits for its grammar's mask stays for it.
         let slots = self.slots.iter().flatten().filter(|s| !s.ready);
         let stalled = slots.filter_map(|s| Some((since(s)?, s.id)));
         let stalled = stalled.min().map(|(_, id)| id);
@@ -34,8 +35,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// The slot that has been longest with a client who has two more than one
-    /// who waits.
+    /// Returns the slot to take for fairness: the one longest held by a client that has
+    /// at least two slots more than some client that waits.
     fn surplus(&self, now: Instant) -> Option<usize> {
         if self.sessions_kept() >= self.slots.len() && !self.is_exact() {
             return None;
@@ -51,12 +52,13 @@ impl<B: Backend> Scheduler<B> {
         oldest.map(|s| s.id)
     }
 
-    /// Whether a session computed anew is the same to the bit.
+    /// Whether evaluating a session's tokens anew gives the same bits, as in the strict
+    /// lane (muser's own arithmetic), where a call's width does not matter.
     fn is_exact(&self) -> bool {
         !self.model.transformer().lane().width_matters()
     }
 
-    /// Parked answers that have their session.
+    /// Returns how many parked answers (begun, without a slot) keep their session.
     fn sessions_kept(&self) -> usize {
         self.queue
             .iter()
@@ -64,9 +66,11 @@ impl<B: Backend> Scheduler<B> {
             .count()
     }
 
-    /// Back to the queue. As many keep their sessions there as there are slots;
-    /// beyond, the session goes to the tree and is computed anew. Where that
-    /// moves bits it is kept, and the answer that was not read for longest ends.
+    /// Parks an answer: it leaves its slot and waits in the queue. As many parked answers
+    /// keep their sessions as there are slots; beyond, the session goes to the prefix
+    /// tree and is computed anew later. Where that would change bits (in the pinned lane,
+    /// llama.cpp's arithmetic), the session is kept, and the parked answer whose client
+    /// has not read for longest fails.
     fn park(&mut self, slot: Slot<B>) {
         let mut unit = slot.park();
         if self.sessions_kept() >= self.slots.len() {
