@@ -129,7 +129,7 @@ struct Verified {
     sha256: String,
 }
 
-/// Runs the command.
+/// Runs `muser bench` with these arguments.
 pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
     let subject = Subject::open(common)?;
     let model = subject.on(subject.device.clone())?;

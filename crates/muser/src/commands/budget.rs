@@ -50,7 +50,7 @@ fn bandwidth(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the command.
+/// Runs `muser budget` with these arguments.
 pub(crate) fn run(common: &Common, args: &BudgetArgs) -> anyhow::Result<()> {
     let path = args.file.as_deref().or(common.model.as_deref());
     let (name, gguf) = load::file(path)?;

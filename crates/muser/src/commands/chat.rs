@@ -55,7 +55,7 @@ const HELP: &str = "\
 /quit   end (or Ctrl-D); Ctrl-C stops an answer
 A line that ends with \\ goes on in the next one.";
 
-/// Runs the command.
+/// Runs `muser chat` with these arguments.
 pub(crate) fn run(common: &Common, args: &ChatArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let mut chat = Chat::new(&loaded, args)?;

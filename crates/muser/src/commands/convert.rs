@@ -43,7 +43,7 @@ enum Target {
     F32,
 }
 
-/// Runs the command.
+/// Runs `muser convert` with these arguments.
 pub(crate) fn run(common: &Common, args: &ConvertArgs) -> anyhow::Result<()> {
     let Some(path) = args.embedded.as_deref().or(args.output.as_deref()) else {
         return Err(Usage("expected a file to write".to_owned()).into());

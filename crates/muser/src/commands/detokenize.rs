@@ -21,7 +21,7 @@ pub(crate) struct DetokenizeArgs {
     special: bool,
 }
 
-/// Runs the command.
+/// Runs `muser detokenize` with these arguments.
 pub(crate) fn run(common: &Common, args: &DetokenizeArgs) -> anyhow::Result<()> {
     let tokenizer = load::tokenizer(common)?;
     let ids = match &args.ids {

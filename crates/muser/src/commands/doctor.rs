@@ -48,7 +48,7 @@ struct LevelReport {
     missing: Vec<&'static str>,
 }
 
-/// Runs the command.
+/// Runs `muser doctor` with these arguments.
 pub(crate) fn run(common: &Common, args: &DoctorArgs) -> anyhow::Result<()> {
     let device = backend::open(common)?;
     let info = device.info();

@@ -31,7 +31,7 @@ pub(crate) struct InspectArgs {
     json: bool,
 }
 
-/// Runs the command.
+/// Runs `muser inspect` with these arguments.
 pub(crate) fn run(common: &Common, args: &InspectArgs) -> anyhow::Result<()> {
     let path = args.file.as_deref().or(common.model.as_deref());
     let (name, gguf) = load::file(path)?;

@@ -67,7 +67,7 @@ pub(crate) struct ParityArgs {
 #[error("{0} of {1} receipts do not hold")]
 struct Broken(usize, usize);
 
-/// Runs the command.
+/// Runs `muser parity` with these arguments.
 pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.record {
         return record(common, args, path);

@@ -77,7 +77,7 @@ struct Report {
     operations: Vec<Other>,
 }
 
-/// Runs the command.
+/// Runs `muser routes` with these arguments.
 pub(crate) fn run(common: &Common, args: &RoutesArgs) -> anyhow::Result<()> {
     let model = match (&common.model, args.embedded) {
         (None, false) => None,

@@ -113,7 +113,7 @@ struct Timings {
     read_bandwidth: f64,
 }
 
-/// Runs the command.
+/// Runs `muser run` with these arguments.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let model = &loaded.model;

@@ -112,7 +112,7 @@ enum LogForm {
 /// The default context: enough for a conversation, not for any document.
 const CONTEXT: usize = 8192;
 
-/// Runs the command.
+/// Runs `muser serve` with these arguments.
 pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let dropped = Arc::new(AtomicU64::new(0));

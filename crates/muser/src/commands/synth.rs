@@ -146,7 +146,7 @@ fn architecture(name: &str) -> anyhow::Result<&'static str> {
     Ok(found.ok_or_else(usage)?)
 }
 
-/// Runs the command.
+/// Runs `muser synth` with these arguments.
 pub(crate) fn run(common: &Common, args: &SynthArgs) -> anyhow::Result<()> {
     let (geometry, mix) = (args.geometry()?, args.mix()?);
     let mut out = OutFile::create(&args.output, args.force)?;

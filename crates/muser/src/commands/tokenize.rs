@@ -66,7 +66,7 @@ impl std::fmt::Display for Piece {
     }
 }
 
-/// Runs the command.
+/// Runs `muser tokenize` with these arguments.
 pub(crate) fn run(common: &Common, args: &TokenizeArgs) -> anyhow::Result<()> {
     let tokenizer = load::tokenizer(common)?;
     let text = match (&args.text, &args.file) {
