@@ -47,12 +47,12 @@ pub(crate) struct RoutesArgs {
 struct Product {
     lane: &'static str,
     format: String,
-    /// The condition on the matrix's number of rows, in words: `any`, `multiple of 16`, …
+    /// The condition on the matrix's number of rows, in words: `any`, `multiple of 8`, …
     rows: String,
     /// The range of batch widths, in columns: `2 to 7`, `8 and more`, …
     columns: String,
-    /// The columns of a batch that the kernel computes: `all`, `groups of 4` or `after
-    /// groups`.
+    /// The columns of a batch that the kernel computes: `all`, `groups of 4` or
+    /// `after groups`.
     part: &'static str,
     kernel: String,
     /// The function of llama.cpp whose bits the kernel gives; `None` in the strict lane

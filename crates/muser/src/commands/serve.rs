@@ -50,14 +50,14 @@ pub(crate) struct ServeArgs {
     /// Number of answers that are computed at once; further requests wait
     #[arg(long, default_value_t = 4, value_name = "N")]
     slots: usize,
-    /// Most tokens of an answer with its prompt; without it, the model's context, up to
-    /// 8192
+    /// Size of the context of an answer with its prompt, in positions; without it, the
+    /// model's, up to 8192
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
     /// Requests of one client that may wait; beyond that, they are refused with 429
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
-    /// Memory in MiB of the cache that keeps K and V of earlier prompts; 0 keeps none
+    /// Memory of the prefix cache, the K/V states of earlier prompts, in MiB; 0 keeps none
     #[arg(long, default_value_t = 1024, value_name = "N")]
     cache_mib: u64,
     /// File of API keys, one a line (# begins a comment); each request has to carry one
@@ -115,8 +115,8 @@ enum LogForm {
     Json,
 }
 
-/// The default for the most tokens of an answer with its prompt, if the model's context is
-/// not smaller: enough for a conversation, not for any document.
+/// The default size of an answer's context in positions, if the model's is not smaller:
+/// enough for a conversation, not for any document.
 const CONTEXT: usize = 8192;
 
 /// Runs `muser serve` with these arguments.
