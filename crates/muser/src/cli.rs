@@ -94,15 +94,15 @@ pub(crate) enum Command {
     Synth(commands::synth::SynthArgs),
     /// Show what computing a token costs: bytes, operations, and the speed they allow
     Budget(commands::budget::BudgetArgs),
-    /// Measure tokens a second over batch widths and depths
+    /// Measure tokens a second over batch widths and depths of the context
     Bench(commands::bench::BenchArgs),
     /// Show which operations and layers take the time of a prompt and of a token
     Profile(commands::profile::ProfileArgs),
     /// Write or check receipts: hashes of logits, reproducible to the bit
     Parity(commands::parity::ParityArgs),
-    /// Show the ladder: which kernel computes which matrix product
+    /// Show the ladder, the table of which kernel computes which matrix product
     Routes(commands::routes::RoutesArgs),
-    /// Show what this machine gives: level, kernels, threads, read bandwidth
+    /// Show what this machine gives: instruction sets, kernels, threads, read bandwidth
     Doctor(commands::doctor::DoctorArgs),
     /// Compile grammars of JSON schemas for `muser serve`, which starts this process itself
     #[command(hide = true)]

@@ -140,7 +140,7 @@ mod tests {
         for _ in 0..all {
             log.make_writer().write_all(b"line\n").unwrap();
         }
-        // One may be with the writer, the channel holds the rest.
+        // One line may be with the writer, `LINES` are in the channel, the rest are lost.
         assert!(dropped.load(Ordering::Relaxed) >= 99);
         drop(flush);
         drop(release);

@@ -75,7 +75,8 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Reads lane, level and threads from a backend's description.
+    /// Takes lane (the arithmetic), instruction-set level and threads from a backend's
+    /// description.
     pub(crate) fn of(info: &BackendInfo) -> Self {
         Self {
             lane: info.lane.to_string(),
@@ -86,7 +87,8 @@ impl Setting {
     }
 }
 
-/// Formats lane, level and threads for people: `strict v1, avx2, 2 threads`.
+/// Formats lane (the arithmetic), instruction-set level and threads for people:
+/// `strict v1, avx2, 2 threads`.
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { lane, level, .. } = self;

@@ -263,7 +263,8 @@ mod tests {
                 let pipe = pipe.clone();
                 move || std::fs::read(pipe).unwrap()
             });
-            // Before the write: a replaced pipe would leave the reader waiting.
+            // Checked before the reader is joined: if the pipe was replaced, the reader would
+            // wait for ever.
             let result = written(&pipe, force);
             assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
             result.unwrap();

@@ -40,29 +40,29 @@ Examples:
   muser --model model.gguf --threads 1 bench --widths 1
   muser bench --json | jq '.results[] | [.mode, .width, .tok_s.median]'")]
 pub(crate) struct BenchArgs {
-    /// Widths to measure: numbers of tokens in a forward call
+    /// Batch widths to measure: numbers of tokens in a forward call
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8,16,32,256", value_parser = clap::value_parser!(u32).range(1..))]
     widths: Vec<u32>,
     /// Depths to measure: numbers of positions stored before a forward call
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     depths: Vec<u32>,
-    /// Rounds to measure, each over all widths
+    /// Rounds to measure, each over all batch widths
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Calls of each width to warm up with, before the first round
+    /// Forward calls of each batch width to warm up with, before the first round
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     warm_up: u32,
     /// Milliseconds of forward calls that one measurement averages over
     #[arg(long, value_name = "MS", default_value_t = 100)]
     sample: u32,
-    /// Rows of logits to compare between the widths before anything is timed
+    /// Rows of logits to compare between the batch widths before anything is timed
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     verify: u32,
     /// Size in MiB of the buffer that the read bandwidth is measured over; without it,
     /// four times the largest cache, 256 MiB at least
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
     buffer: Option<u32>,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
@@ -118,15 +118,15 @@ struct Report {
     repeats: u32,
     /// The machine's measured read bandwidth in bytes per second.
     read_bandwidth: f64,
-    /// The machine's peak of int8 operations per second; `None` if the instruction-set level
-    /// has no kernel to measure it.
+    /// The machine's peak of int8 operations per second; `None` at an instruction-set
+    /// level without int8 dot products.
     int8_peak: Option<f64>,
     verified: Vec<Verified>,
     results: Vec<Measurement>,
 }
 
 /// The logits that were compared before the timing at one depth: their number of rows, and
-/// the SHA-256 that all widths gave.
+/// the SHA-256 of the reference.
 #[derive(Serialize)]
 struct Verified {
     depth: usize,
@@ -206,7 +206,8 @@ struct Bench<'a> {
     bar: ProgressBar,
 }
 
-/// One case to measure: a width and a mode of forward calls, with the samples taken so far.
+/// One case of the benchmark: a width and a mode of forward calls, with the samples taken
+/// so far.
 struct Case {
     mode: Mode,
     width: usize,

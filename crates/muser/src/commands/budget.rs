@@ -40,7 +40,7 @@ pub(crate) struct BudgetArgs {
     /// List every layer, not groups of equal ones
     #[arg(long)]
     layers: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }

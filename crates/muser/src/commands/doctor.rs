@@ -20,7 +20,7 @@ pub(crate) struct DoctorArgs {
     /// four times the largest cache, 256 MiB at least
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
     buffer: Option<u32>,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }

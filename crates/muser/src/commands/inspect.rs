@@ -26,7 +26,7 @@ pub(crate) struct InspectArgs {
     /// List every tensor, too, with its shape and place in the file
     #[arg(long)]
     tensors: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }

@@ -31,7 +31,7 @@ pub(crate) struct PerplexityArgs {
     /// File of the text to predict; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The file holds a JSON object a line
+    /// Read the file as JSON lines: one object a line, each with a document
     #[arg(long)]
     json_lines: bool,
     /// The field of each line's JSON object that holds the text
@@ -48,7 +48,7 @@ pub(crate) struct PerplexityArgs {
     /// Measure only the first N documents
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }

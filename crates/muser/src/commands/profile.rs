@@ -52,7 +52,7 @@ pub(crate) struct ProfileArgs {
     /// Overwrite the trace file if it exists
     #[arg(long)]
     force: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }

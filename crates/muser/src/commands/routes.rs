@@ -34,10 +34,10 @@ pub(crate) struct RoutesArgs {
     /// Show only the kernels of this lane (the arithmetic): strict or pinned
     #[arg(long, value_name = "LANE", value_parser = ["strict", "pinned"])]
     only: Option<String>,
-    /// Print Markdown tables
+    /// Print the tables as Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }

@@ -100,18 +100,18 @@ pub(crate) struct ServeArgs {
 /// What to do with a request's fields that the server does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Unknown {
-    /// Refuse the request with status 400 and the field's name
+    /// Refuse a request with an unknown field: status 400, with the field's name
     Refuse,
-    /// Treat the request as if the fields were not there
+    /// Ignore unknown fields, as if they were not there
     Ignore,
 }
 
 /// The formats of the server's log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogForm {
-    /// Text for people
+    /// Log lines as text for people
     Text,
-    /// One JSON object a line
+    /// One JSON object for each log line
     Json,
 }
 
@@ -248,7 +248,7 @@ fn log(form: LogForm, quiet: bool, dropped: Arc<AtomicU64>) -> anyhow::Result<Fl
         .with_env_filter(filter)
         .with_ansi(ansi)
         .with_writer(log);
-    // Fails if the process has a subscriber already, which then stays.
+    // `try_init` fails if the process has a log subscriber already, which then stays.
     let _ = match form {
         LogForm::Text => builder.try_init(),
         LogForm::Json => builder.json().try_init(),

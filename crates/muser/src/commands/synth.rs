@@ -42,19 +42,19 @@ pub(crate) struct SynthArgs {
     /// Seed of the random weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Number of layers
+    /// Number of layers of the model
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
-    /// Width of the residual stream
+    /// Width of the model's residual stream
     #[arg(long, value_name = "N")]
     hidden: Option<usize>,
-    /// Query heads of a layer's attention
+    /// Number of query heads of a layer's attention
     #[arg(long, value_name = "N")]
     heads: Option<usize>,
-    /// KV heads of a layer's attention
+    /// Number of KV heads of a layer's attention
     #[arg(long, value_name = "N")]
     kv_heads: Option<usize>,
-    /// Values in an attention head
+    /// Number of values in an attention head
     #[arg(long, value_name = "N")]
     head_dim: Option<usize>,
     /// Width of a layer's FFN (feed-forward network)

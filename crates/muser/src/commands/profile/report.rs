@@ -1,4 +1,4 @@
-//! Sums the profiler's measurements by operation and by layer, and prints them as tables or
+//! Sums the profiler's measurements by operation and by layer, and formats them as tables or
 //! as JSON.
 
 use super::Round;
@@ -27,9 +27,9 @@ pub(super) struct Report {
 /// pass: over the prompt, or over one token.
 #[derive(Serialize)]
 pub(super) struct Phase {
-    /// The number of tokens in one forward pass.
+    /// The number of tokens in one forward pass of this phase (prefill or decode).
     tokens: usize,
-    /// The number of forward passes in a round of this phase.
+    /// The number of forward passes in one round of this phase (prefill or decode).
     passes: usize,
     /// Tokens per second in the rounds without the profiler.
     tok_s_plain: Spread,
