@@ -1,36 +1,36 @@
-//! An answer on standard output while it is generated.
+//! Writes a model's answer to standard output while it is generated.
 
 use crate::{interrupt, output};
 use muser_engine::Event;
 use std::io::{self, IsTerminal as _, Stdout, Write};
 use std::sync::atomic::Ordering;
 
-/// What of an answer is written.
+/// The part of a generated answer that is written to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
-    /// The content; to a terminal, the dimmed reasoning before it, too.
+    /// The answer's text; on a terminal also the model's reasoning before it, dimmed.
     Text,
-    /// Token ids, separated by commas.
+    /// The answer's token ids, separated by commas.
     Ids,
     Nothing,
 }
 
-/// Writes an answer piece by piece. After a failed write it writes nothing more
-/// and raises the interrupt flag, which stops the generation.
+/// A writer of a generated answer, piece by piece. After a failed write it writes nothing
+/// more and raises the interrupt flag, which stops the generation.
 pub(crate) struct Answer<W> {
     out: W,
     terminal: bool,
     show: Show,
-    /// Whether anything was written.
+    /// Whether anything of the answer was written yet.
     begun: bool,
-    /// Whether the last piece was reasoning.
+    /// Whether the last piece written was reasoning and not the answer's text.
     reasoning: bool,
     ends_line: bool,
     error: Option<io::Error>,
 }
 
 impl Answer<Stdout> {
-    /// An answer to standard output.
+    /// Makes a writer of an answer to standard output.
     pub(crate) fn new(show: Show) -> Self {
         let out = io::stdout();
         Self::to(show, out.is_terminal(), out)
@@ -50,7 +50,8 @@ impl<W: Write> Answer<W> {
         }
     }
 
-    /// Writes what an event of the generation adds.
+    /// Writes what an event of the generation (a token, text or reasoning) adds to the
+    /// answer, if it is of the part to show.
     pub(crate) fn event(&mut self, event: Event<'_>) {
         match (event, self.show) {
             (Event::Token(id), Show::Ids) => {
@@ -71,7 +72,7 @@ impl<W: Write> Answer<W> {
         }
     }
 
-    /// Ends the last line.
+    /// Ends the answer's last line, if it is open.
     ///
     /// # Errors
     /// The first write that failed.

@@ -1,4 +1,5 @@
-//! The backend that the commands run on.
+//! Opens the backend that the commands compute on: the CPU, with the threads,
+//! instruction-set level and lane (the arithmetic) of the command line.
 
 use crate::cli::{Common, LaneArg};
 use crate::exit::Usage;
@@ -6,10 +7,10 @@ use muser_cpu::{Cpu, CpuError, CpuOptions};
 use muser_ops::{Lane, Profile};
 use std::sync::Arc;
 
-/// The backend of every command.
+/// The backend that every command computes on: the CPU.
 pub(crate) type Device = Cpu;
 
-/// The lane that the command line asks for.
+/// Returns the lane (the arithmetic) that `--lane` and `--profile` ask for.
 pub(crate) fn lane(common: &Common) -> anyhow::Result<Lane> {
     let usage = |text: &str| Err(Usage(text.to_owned()).into());
     match (common.lane, common.profile) {
@@ -25,7 +26,8 @@ pub(crate) fn lane(common: &Common) -> anyhow::Result<Lane> {
     }
 }
 
-/// Opens the backend that the command line asks for.
+/// Opens the CPU backend with the threads, instruction-set level and lane (the arithmetic)
+/// that the command line asks for.
 pub(crate) fn open(common: &Common) -> anyhow::Result<Arc<Device>> {
     let options = CpuOptions {
         threads: common.threads,

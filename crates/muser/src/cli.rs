@@ -1,4 +1,5 @@
-//! The command line.
+//! The command line's definition: the options that every command of `muser` takes, and
+//! the list of commands.
 
 use crate::{commands, exit};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -17,10 +18,10 @@ use std::path::PathBuf;
     after_help = format!("{EXAMPLES}\n\n{}", exit::HELP)
 )]
 pub(crate) struct Cli {
-    /// What every command takes.
+    /// The options that every command takes: model, threads, instruction set, lane.
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What to do.
+    /// The command to run: `run`, `chat`, `serve`, …
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -33,7 +34,8 @@ Examples:
   muser --model FILE.gguf inspect --tensors
   muser doctor";
 
-/// What every command takes.
+/// The options that every command takes: model file, threads, instruction-set level, lane
+/// (the arithmetic of a forward pass) and profile.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
@@ -43,13 +45,14 @@ pub(crate) struct Common {
     /// Threads to compute with; without it, the physical cores that the machine gives
     #[arg(long, global = true, value_name = "N")]
     pub(crate) threads: Option<usize>,
-    /// Instruction set: scalar, avx2 or avx512; without it, the best one
+    /// Instruction set of the kernels: scalar, avx2 or avx512; without it, the best that
+    /// this machine has
     #[arg(long, global = true, value_name = "LEVEL")]
     pub(crate) level: Option<Level>,
-    /// Arithmetic to compute in
+    /// Lane: the arithmetic that the forward pass computes in
     #[arg(long, global = true, value_enum, default_value_t = LaneArg::Strict)]
     pub(crate) lane: LaneArg,
-    /// Whose bits the pinned lane gives: llamacpp-avx2 or llamacpp-avx512
+    /// Build of llama.cpp whose bits --lane pinned gives: llamacpp-avx2 or llamacpp-avx512
     #[arg(long, global = true, value_name = "PROFILE")]
     pub(crate) profile: Option<Profile>,
     /// The most memory for K and V of all sequences, in MiB; without it, no bound but
@@ -61,21 +64,21 @@ pub(crate) struct Common {
     pub(crate) quiet: bool,
 }
 
-/// The lanes.
+/// The values of `--lane`: the arithmetic of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LaneArg {
-    /// One answer: the same bits however it is computed
+    /// muser's own arithmetic: the same bits however the logits are computed
     Strict,
-    /// llama.cpp's own bits, those of the --profile
+    /// llama.cpp's arithmetic: the bits of the build that --profile names
     Pinned,
 }
 
-/// The commands, one module each.
+/// The commands of `muser`, each in a module of its own under `commands`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Continue a prompt: text in, text out
     Run(Box<commands::run::RunArgs>),
-    /// Talk with the model
+    /// Talk with the model in a line editor
     Chat(Box<commands::chat::ChatArgs>),
     /// Serve the model over HTTP, compatible with OpenAI's API
     Serve(Box<commands::serve::ServeArgs>),
@@ -91,21 +94,21 @@ pub(crate) enum Command {
     Perplexity(commands::perplexity::PerplexityArgs),
     /// Dequantise a model's matrices to F16, BF16 or F32
     Convert(commands::convert::ConvertArgs),
-    /// Write a model of random weights
+    /// Write a GGUF file of random weights
     Synth(commands::synth::SynthArgs),
-    /// Show what a token costs: bytes, operations, and the speed they allow
+    /// Show what computing a token costs: bytes, operations, and the speed they allow
     Budget(commands::budget::BudgetArgs),
-    /// Measure tokens a second over batch widths and depths
+    /// Measure tokens a second over batch widths and depths of the context
     Bench(commands::bench::BenchArgs),
-    /// Show where the time of a prompt and of a token goes
+    /// Show which operations and layers take the time of a prompt and of a token
     Profile(commands::profile::ProfileArgs),
-    /// Write or check receipts: logits to the bit
+    /// Write or check receipts: hashes of logits, reproducible to the bit
     Parity(commands::parity::ParityArgs),
-    /// Show which kernel computes what
+    /// Show the ladder, the table of which kernel computes which matrix product
     Routes(commands::routes::RoutesArgs),
-    /// Show what this machine gives: level, kernels, threads, read bandwidth
+    /// Show what this machine gives: instruction sets, kernels, threads, read bandwidth
     Doctor(commands::doctor::DoctorArgs),
-    /// Compile grammars for `muser serve`, which starts this itself
+    /// Compile grammars of JSON schemas for `muser serve`, which starts this process itself
     #[command(hide = true)]
     GrammarWorker,
 }

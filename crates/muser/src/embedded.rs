@@ -1,9 +1,11 @@
-//! The model inside the binary.
+//! The embedded model: a GGUF file inside the `muser` binary, which commands use when
+//! `--model` names no other.
 
-/// Its name in messages.
+/// The embedded model's name in messages, in place of a path.
 pub(crate) const NAME: &str = "the embedded model";
 
-/// Its file, `models/glimmer-nano-2-q4_k_m.gguf`.
+/// Returns the bytes of the embedded model's GGUF file,
+/// `models/glimmer-nano-2-q4_k_m.gguf`.
 #[cfg(feature = "embedded")]
 pub(crate) fn file() -> Option<&'static [u8]> {
     // Aligned like a mapped file, so that a kernel's loads cross no more cache
@@ -17,7 +19,8 @@ pub(crate) fn file() -> Option<&'static [u8]> {
     Some(&FILE.0)
 }
 
-/// No file: built without the feature `embedded`.
+/// Returns `None` in place of the embedded model's file: this build is without the feature
+/// `embedded`.
 #[cfg(not(feature = "embedded"))]
 pub(crate) fn file() -> Option<&'static [u8]> {
     None

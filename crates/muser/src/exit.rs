@@ -1,11 +1,12 @@
-//! Exit codes and error messages.
+//! Exit codes of the `muser` program, the errors that choose them, and the printing of error
+//! messages.
 
 use crate::output::{note, plain};
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The help's text about exit codes.
+/// The list of exit codes that `muser --help` prints.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done
@@ -14,32 +15,33 @@ Exit codes:
   3    the model file cannot be read, is malformed or not supported
   129, 130, 143  hung up, interrupted, terminated";
 
-/// An error of the command line: it asks for something that makes no sense.
+/// An error of the command line, exit code 2: an option or argument that makes no sense.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub String);
 
-/// An error of the model file.
+/// An error of the model file, exit code 3: it cannot be read, is malformed or is not
+/// supported.
 #[derive(Debug, thiserror::Error)]
 #[error("{path} cannot be used as a model")]
 pub(crate) struct BadModel {
-    /// The file, or its name in messages.
+    /// The model file's path, or its name in messages.
     pub(crate) path: String,
-    /// The reason.
+    /// The reason why the file cannot be used as a model.
     pub(crate) source: anyhow::Error,
 }
 
-/// An end by Ctrl-C.
+/// An error that says that Ctrl-C ended the command, exit code 130.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// An output file that exists and must not be overwritten.
+/// An error: the output file exists and `--force` was not given.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} exists: --force overwrites it")]
 pub(crate) struct Exists(pub PathBuf);
 
-/// Prints the error, if there is one, and returns its exit code.
+/// Prints a command's error, if there is one, and returns the program's exit code.
 pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -66,8 +68,8 @@ fn class(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Whether the command line asks for something that the model lacks: an option out of
-/// range, an unknown token, text without a tokenizer.
+/// Returns whether an error of the engine is one of the command line, which asks for what
+/// the model lacks: an option out of range, an unknown token, text without a tokenizer.
 fn asked_for(error: &muser_engine::Error) -> bool {
     use muser_engine::Error as Engine;
     matches!(
@@ -80,8 +82,8 @@ fn asked_for(error: &muser_engine::Error) -> bool {
     )
 }
 
-/// Formats `error:` and each cause on a line of its own, except causes that repeat the
-/// line before.
+/// Prints an error and its chain of causes to standard error, one a line, without causes
+/// that repeat the line before.
 fn tell(error: &anyhow::Error) {
     let mut last = String::new();
     for (i, cause) in error.chain().enumerate() {

@@ -5,17 +5,20 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The most bytes of a text: a prompt, a document, a list of tokens.
+/// The most bytes that a text given to a command may have: a prompt, a document, a list
+/// of tokens.
 pub(crate) const MOST_TEXT: u64 = 256 << 20;
-/// The most bytes of a receipt, or of facts to keep in one.
+/// The most bytes of a receipt (the record of a run's logits hash that `muser parity`
+/// checks), or of the JSON file of facts to keep in one.
 pub(crate) const MOST_RECEIPT: u64 = 64 << 20;
-/// The most bytes of a file of API keys.
+/// The most bytes that a file of API keys for `muser serve` may have.
 pub(crate) const MOST_KEYS: u64 = 1 << 20;
 
-/// The byte order mark, which some editors put before UTF-8. It is no part of the text.
+/// The byte order mark, U+FEFF, which some editors put before UTF-8 text. It is no part of
+/// the text.
 const MARK: char = '\u{feff}';
 
-/// Reads a file's text; `-` is standard input.
+/// Reads a whole file as UTF-8 text; the path `-` stands for standard input.
 ///
 /// # Errors
 /// A file that cannot be read, is longer than `most` bytes (as is a device that never
@@ -29,7 +32,8 @@ pub(crate) fn text(path: &Path, most: u64) -> anyhow::Result<String> {
     from(file, &name, most)
 }
 
-/// Reads the text of a reader, which errors call `name`.
+/// Reads UTF-8 text of at most `most` bytes from a reader, which error messages call
+/// `name`.
 pub(crate) fn from(reader: impl Read, name: &str, most: u64) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let mut bounded = reader.take(most.saturating_add(1));
@@ -38,7 +42,8 @@ pub(crate) fn from(reader: impl Read, name: &str, most: u64) -> anyhow::Result<S
     decoded(bytes, name, most)
 }
 
-/// Decodes UTF-8 of at most `most` bytes and removes the byte order mark.
+/// Decodes UTF-8 of at most `most` bytes and removes a leading byte order mark; error
+/// messages call the source `name`.
 pub(crate) fn decoded(bytes: Vec<u8>, name: &str, most: u64) -> anyhow::Result<String> {
     if bytes.len() as u64 > most {
         anyhow::bail!("{name}: expected at most {most} bytes, found more");
@@ -53,7 +58,7 @@ pub(crate) fn decoded(bytes: Vec<u8>, name: &str, most: u64) -> anyhow::Result<S
     Ok(text)
 }
 
-/// Removes the end of the last line, as Unix or Windows write it.
+/// Removes one line end, `\n` or `\r\n`, from the end of a text.
 pub(crate) fn without_line_end(mut text: String) -> String {
     if text.ends_with('\n') {
         text.pop();
@@ -64,8 +69,8 @@ pub(crate) fn without_line_end(mut text: String) -> String {
     text
 }
 
-/// Removes the byte order mark from a first line, and the carriage return that Windows
-/// puts before the end of each.
+/// Removes a carriage return from the end of a line, and a byte order mark from its
+/// beginning if it is the `first` line of the input.
 pub(crate) fn line(text: &str, first: bool) -> &str {
     let text = text.strip_suffix('\r').unwrap_or(text);
     match first {

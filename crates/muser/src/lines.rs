@@ -1,5 +1,5 @@
-//! Reads the lines of a conversation: typed in an editor with history, or from a file or
-//! a pipe.
+//! Reads the lines that a user gives to `muser chat`: typed in a line editor with history,
+//! or from a file or a pipe.
 
 use crate::input;
 use anyhow::Context as _;
@@ -9,32 +9,34 @@ use rustyline::error::ReadlineError;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::Path;
 
-/// The most bytes of a line of a file or a pipe.
+/// The most bytes that a line of input from a file or a pipe may have.
 const MOST_LINE: u64 = 16 << 20;
 
-/// A line, or what came instead.
+/// The result of reading a line of the user's input: its text, or what came instead.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// Its text, without its end.
+    /// The line's text, without the line end.
     Text(String),
-    /// Bytes that are no UTF-8.
+    /// A line whose bytes are not UTF-8.
     NotText,
-    /// Ctrl-C was pressed instead.
+    /// Ctrl-C was pressed instead of a line being entered.
     Interrupted,
-    /// The input has ended.
+    /// The input has ended: there are no more lines.
     End,
 }
 
-/// Where lines come from.
+/// The source of the user's lines: a terminal, or a file or pipe.
 pub(crate) enum Lines {
-    /// A terminal.
+    /// Lines typed on a terminal, in a line editor.
     Typed(Box<DefaultEditor>),
-    /// A file or a pipe; whether nothing was read of it yet.
+    /// Standard input that is a file or a pipe; the flag says that nothing was read of it
+    /// yet.
     Piped(bool),
 }
 
 impl Lines {
-    /// Opens standard input. A terminal gets the history of a file.
+    /// Opens standard input for reading lines. On a terminal the line editor begins with the
+    /// lines of the file `history`.
     pub(crate) fn open(history: Option<&Path>) -> anyhow::Result<Self> {
         if !io::stdin().is_terminal() {
             return Ok(Self::Piped(true));
@@ -45,13 +47,14 @@ impl Lines {
             .build();
         let mut editor = DefaultEditor::with_config(config).context("the line editor")?;
         if let Some(path) = history {
-            // None yet, most likely.
+            // A history that cannot be loaded most likely does not exist yet.
             let _ = editor.load_history(path);
         }
         Ok(Self::Typed(Box::new(editor)))
     }
 
-    /// Saves the history of typed lines.
+    /// Saves the history of lines typed on a terminal to a file; does nothing for a file or
+    /// a pipe.
     pub(crate) fn save(&mut self, path: &Path) -> anyhow::Result<()> {
         let Self::Typed(editor) = self else {
             return Ok(());
@@ -62,7 +65,7 @@ impl Lines {
         Ok(editor.save_history(path)?)
     }
 
-    /// Reads the next line; a terminal shows `prompt` for it.
+    /// Reads the next line of the user's input; a terminal shows `prompt` before it.
     ///
     /// # Errors
     /// A failed read, or a line that is too long, as that of a device that never ends

@@ -1,4 +1,5 @@
-//! Loads the model that the command line names.
+//! Opens the model file that the command line names, or the embedded one, and loads the
+//! model or its tokenizer.
 
 use crate::backend::{self, Device};
 use crate::cli::Common;
@@ -13,17 +14,18 @@ use std::time::{Duration, Instant};
 
 /// A loaded model, and the time that loading took.
 pub(crate) struct Loaded {
-    /// Its file, or its name in messages.
+    /// The model file's path, or its name in messages.
     pub(crate) path: String,
-    /// The model.
+    /// The loaded model: its weights and, if the file has one, its tokenizer.
     pub(crate) model: Arc<Model<Device>>,
-    /// The backend it is bound to.
+    /// The backend that the model's weights are bound to.
     pub(crate) device: Arc<Device>,
-    /// The time to open and check the file, without starting the threads.
+    /// The time that it took to open the model file and load it, without the start of the
+    /// backend's threads.
     pub(crate) time: Duration,
 }
 
-/// Loads the model of the command line.
+/// Loads the model that the command line names on the backend that it asks for.
 pub(crate) fn model(common: &Common) -> anyhow::Result<Loaded> {
     let device = backend::open(common)?;
     let start = Instant::now();
@@ -40,7 +42,8 @@ pub(crate) fn model(common: &Common) -> anyhow::Result<Loaded> {
     })
 }
 
-/// Starts a session over a model.
+/// Starts a session (one token sequence with its K/V cache) over a model, for at most
+/// `context` positions; `None` for the model's own number.
 pub(crate) fn session(
     model: &Arc<Model<Device>>,
     context: Option<usize>,
@@ -48,7 +51,8 @@ pub(crate) fn session(
     Ok(Session::new(model.clone(), context)?)
 }
 
-/// Opens a file; without a path, the embedded one.
+/// Opens a GGUF file, or the embedded model if there is no path; returns its name in
+/// messages, too.
 pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<(String, Gguf)> {
     let Some(path) = path else {
         let Some(bytes) = embedded::file() else {
@@ -68,7 +72,7 @@ pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<(String, Gguf)> {
     }
 }
 
-/// Loads the tokenizer alone, without the weights.
+/// Loads the tokenizer of the command line's model, without the weights.
 pub(crate) fn tokenizer(common: &Common) -> anyhow::Result<Tokenizer> {
     let (path, gguf) = file(common.model.as_deref())?;
     let spec = match muser_engine::tokenizer_spec(&gguf) {

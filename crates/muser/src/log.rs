@@ -1,4 +1,5 @@
-//! The log of `serve`: lines to standard error that never block their writer.
+//! The log of `muser serve`: lines to standard error that never block the thread that logs
+//! them.
 //!
 //! Standard error can be a pipe whose reader stalls, a full disk, or closed. So lines go
 //! through a bounded channel to a thread of their own; lines that do not fit or cannot
@@ -11,19 +12,21 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most lines that wait to be written.
+/// The most log lines that may wait in the channel to be written.
 const LINES: usize = 4096;
-/// How long the end of the program waits for the last lines.
+/// How long the end of the program waits until the last log lines are written.
 const LAST: Duration = Duration::from_millis(200);
 
-/// Makes the subscriber's writers.
+/// The log's side of the channel to its thread: makes a writer for each line that the
+/// `tracing` subscriber logs.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     lines: SyncSender<Vec<u8>>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Waits, when dropped, until the lines so far are written, but not for long.
+/// A guard that, when dropped, waits until the log lines so far are written, 200 ms at
+/// most.
 #[derive(Debug)]
 pub(crate) struct Flush {
     lines: SyncSender<Vec<u8>>,
@@ -31,7 +34,8 @@ pub(crate) struct Flush {
 }
 
 impl Log {
-    /// Starts the thread. Lines that are lost are counted in `dropped`.
+    /// Starts the log's thread, which writes lines to `out`. Lines that are lost are counted
+    /// in `dropped`.
     pub(crate) fn start(
         mut out: impl Write + Send + 'static,
         dropped: Arc<AtomicU64>,
@@ -43,7 +47,8 @@ impl Log {
             .name("log".into())
             .spawn(move || {
                 for line in inbox {
-                    // An empty line is the end's: all before it are written.
+                    // An empty line is sent by a dropped `Flush`: all lines before it are
+                    // written.
                     if line.is_empty() {
                         let _ = told.try_send(());
                     } else if out.write_all(&line).and_then(|()| out.flush()).is_err() {
@@ -62,13 +67,14 @@ impl Log {
 impl Drop for Flush {
     fn drop(&mut self) {
         if self.lines.try_send(Vec::new()).is_ok() {
-            // Late lines are lost like others.
+            // Lines that are not written by then are not waited for.
             let _ = self.done.recv_timeout(LAST);
         }
     }
 }
 
-/// One line being written.
+/// One log line while it is being written; dropping it sends it to the log's thread, or
+/// counts it as lost if the channel is full.
 #[derive(Debug)]
 pub(crate) struct Line<'l> {
     log: &'l Log,
@@ -111,7 +117,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// Writes nothing until it is let go.
+    /// An output whose writes block until the test lets go of it, and then fail.
     struct Stuck(Receiver<()>);
 
     impl Write for Stuck {
@@ -134,7 +140,7 @@ mod tests {
         for _ in 0..all {
             log.make_writer().write_all(b"line\n").unwrap();
         }
-        // One may be with the writer, the channel holds the rest.
+        // One line may be with the writer, `LINES` are in the channel, the rest are lost.
         assert!(dropped.load(Ordering::Relaxed) >= 99);
         drop(flush);
         drop(release);

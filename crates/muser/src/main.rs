@@ -1,4 +1,5 @@
-//! The `muser` binary: a command line over the engine.
+//! The `muser` binary: a command line for the inference engine. Parses the arguments,
+//! runs one command and returns its exit code.
 #![forbid(unsafe_code)]
 
 mod answer;

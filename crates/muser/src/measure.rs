@@ -1,5 +1,5 @@
-//! Shared by the commands that measure: the tokens to compute, the hash of their logits,
-//! and the spread of the measurements.
+//! What the commands that measure (`bench`, `profile`, …) share: the model and the backend,
+//! the tokens to compute, the hash of their logits, and the spread of the measurements.
 
 use crate::backend::{self, Device};
 use crate::cli::Common;
@@ -13,31 +13,34 @@ use muser_ops::{Backend, BackendInfo};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
-/// The bytes of a bandwidth measurement: `--buffer`, or enough to exceed the caches.
+/// Returns the number of bytes that a measurement of read bandwidth goes over: `mib` MiB
+/// (`--buffer`), or enough to exceed the processor's caches.
 pub(crate) fn buffer(mib: Option<u32>) -> usize {
     mib.map_or_else(muser_cpu::beyond_caches, |mib| (mib as usize) << 20)
 }
 
-/// The file of the command line, and the backend.
+/// What a command measures: the opened model file that the command line names, and the
+/// backend that computes it.
 pub(crate) struct Subject {
-    /// The file, or its name in messages.
+    /// The model file's path, or its name in messages.
     pub(crate) name: String,
-    /// The file.
+    /// The model's GGUF file, opened.
     pub(crate) gguf: Gguf,
-    /// The backend.
+    /// The backend that computes: the CPU with its threads, instruction-set level and lane
+    /// (the arithmetic).
     pub(crate) device: Arc<Device>,
 }
 
 impl Subject {
-    /// Opens both.
+    /// Opens the model file and the backend that the command line names.
     pub(crate) fn open(common: &Common) -> anyhow::Result<Self> {
         let (name, gguf) = load::file(common.model.as_deref())?;
         let device = backend::open(common)?;
         Ok(Self { name, gguf, device })
     }
 
-    /// Opens the same backend with the kernels of the best other level but scalar; of its
-    /// own level if the machine has no other.
+    /// Opens a second backend, which differs only in the kernels: those of the best other
+    /// instruction-set level but scalar, or of the same level if the machine has no other.
     pub(crate) fn second(&self, common: &Common) -> anyhow::Result<Arc<Device>> {
         let own = self.device.level();
         let mut others = Level::available().into_iter();
@@ -50,8 +53,8 @@ impl Subject {
         backend::open(&common)
     }
 
-    /// Loads the model on a backend, without its tokenizer, which is not needed here and
-    /// takes time to build.
+    /// Loads the model's weights on a backend, without the tokenizer, which is not needed to
+    /// measure and takes time to build.
     pub(crate) fn on<B: Backend>(&self, backend: Arc<B>) -> anyhow::Result<Transformer<B>> {
         let bad = |e: ModelError| BadModel {
             path: self.name.clone(),
@@ -61,7 +64,8 @@ impl Subject {
     }
 }
 
-/// How it is computed.
+/// How logits are computed: lane (the arithmetic) with its version, instruction-set level
+/// and number of threads.
 #[derive(serde::Serialize)]
 pub(crate) struct Setting {
     lane: String,
@@ -71,7 +75,8 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Of a backend.
+    /// Takes lane (the arithmetic), instruction-set level and threads from a backend's
+    /// description.
     pub(crate) fn of(info: &BackendInfo) -> Self {
         Self {
             lane: info.lane.to_string(),
@@ -82,7 +87,8 @@ impl Setting {
     }
 }
 
-/// Formats for people: `strict v1, avx2, 2 threads`.
+/// Formats lane (the arithmetic), instruction-set level and threads for people:
+/// `strict v1, avx2, 2 threads`.
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { lane, level, .. } = self;
@@ -91,21 +97,23 @@ impl std::fmt::Display for Setting {
     }
 }
 
-/// Makes token ids without a pattern: the cost of a token does not depend on its id.
+/// Makes `n` pseudo-random token ids below `vocab`, the same on every call: the cost of a
+/// token does not depend on its id.
 pub(crate) fn tokens(n: usize, vocab: usize) -> Vec<Token> {
     let mut state = 1u64;
     let next = || {
-        // Knuth's MMIX generator; the high half is the good one.
+        // Knuth's linear congruential generator for MMIX; the high half of its state is the
+        // more random one.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        // The vocabulary is below 2^24.
+        // The cast loses nothing: a vocabulary has fewer than 2^24 tokens.
         ((state >> 32) % vocab as u64) as Token
     };
     std::iter::repeat_with(next).take(n).collect()
 }
 
-/// SHA-256 over rows of logits, little-endian f32.
+/// Computes the SHA-256 of rows of logits, taken as little-endian f32, row after row.
 #[derive(Clone, Default)]
 pub(crate) struct RowHash {
     hash: Sha256,
@@ -113,21 +121,21 @@ pub(crate) struct RowHash {
 }
 
 impl RowHash {
-    /// Adds a row.
+    /// Adds one row of logits to the hash.
     pub(crate) fn add(&mut self, row: &[f32]) {
         self.bytes.clear();
         self.bytes.extend(row.iter().flat_map(|l| l.to_le_bytes()));
         self.hash.update(&self.bytes);
     }
 
-    /// The hash, hexadecimal.
+    /// Returns the SHA-256 of the rows added so far, in hexadecimal.
     pub(crate) fn hex(self) -> String {
         let hash = self.hash.finalize();
         hash.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The middle of some measurements, and their ends.
+/// The median, the smallest and the largest of some measurements.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -136,7 +144,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Summarises values; zeros if there are none.
+    /// Computes median, smallest and largest of the values; zeros if there are none.
     pub(crate) fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -155,7 +163,8 @@ impl Spread {
         }
     }
 
-    /// Divides `what` by each: turns times into rates.
+    /// Divides `what` by median, smallest and largest: turns the times of an amount of work
+    /// into rates, of which the longest time gives the lowest.
     pub(crate) fn rate(self, what: f64) -> Self {
         Self {
             median: what / self.median,
@@ -165,7 +174,7 @@ impl Spread {
     }
 }
 
-/// Formats for people: `12.3 (11.9-12.4)`.
+/// Formats median, smallest and largest for people: `12.3 (11.9-12.4)`.
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:.1} ({:.1}-{:.1})", self.median, self.min, self.max)

@@ -1,4 +1,5 @@
-//! Standard output, standard error and output files.
+//! Writes to standard output, to standard error and to files: text escaped for a terminal,
+//! JSON, progress bars, and files that appear only when complete.
 
 use crate::cli::Common;
 use crate::exit::Exists;
@@ -17,8 +18,8 @@ pub(crate) fn note(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{}", lines(&line.to_string()));
 }
 
-/// Whether a terminal would obey a character instead of showing it: it moves the
-/// cursor, colours, or turns the direction of text.
+/// Returns whether a terminal would obey a character instead of showing it: one that moves
+/// the cursor, colours, or turns the direction of text.
 fn is_command(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -30,7 +31,8 @@ pub(crate) fn plain(text: &str) -> String {
     escaped(text, is_command)
 }
 
-/// Escapes a text of several lines as [`plain`], but keeps line ends and tabs.
+/// Escapes a text of several lines for a terminal, as [`plain`] does, but keeps line ends
+/// and tabs.
 pub(crate) fn lines(text: &str) -> String {
     escaped(text, |c| is_command(c) && !matches!(c, '\n' | '\t'))
 }
@@ -51,8 +53,8 @@ pub(crate) fn line(line: Arguments<'_>) -> io::Result<()> {
     raw(&format!("{}\n", lines(&line.to_string())))
 }
 
-/// Writes a text that was asked for to standard output: to a file or a pipe as it
-/// stands, to a terminal escaped.
+/// Writes a command's result text to standard output: unchanged to a file or a pipe,
+/// escaped to a terminal.
 pub(crate) fn content(text: &str) -> io::Result<()> {
     match io::stdout().is_terminal() {
         true => raw(&lines(text)),
@@ -93,14 +95,15 @@ pub(crate) struct OutFile {
 }
 
 enum Out {
-    /// Renamed to the path at the end.
+    /// A temporary file, renamed to the output's path when it is complete.
     Whole(BufWriter<NamedTempFile>),
-    /// Something that is no regular file, opened for writing.
+    /// A pipe, a device or another path that is no regular file, opened for writing.
     Direct(BufWriter<File>),
 }
 
 impl OutFile {
-    /// Creates a temporary file in the folder of `path`.
+    /// Opens `path` for output: creates a temporary file in its folder, or opens a pipe or
+    /// a device directly.
     ///
     /// # Errors
     /// `path` exists and `force` is not given; the folder cannot be written.
@@ -129,7 +132,8 @@ impl OutFile {
                 force,
             });
         }
-        // The rename at the end replaces a name: a link's must not be it.
+        // The rename at the end replaces what has this name: that must be the target of a
+        // symbolic link, not the link.
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -138,7 +142,7 @@ impl OutFile {
         let mut builder = tempfile::Builder::new();
         #[cfg(unix)]
         {
-            // What `File::create` gives, less the user's umask.
+            // The permissions that `File::create` asks for; the umask is taken off them.
             use std::os::unix::fs::PermissionsExt as _;
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
@@ -156,7 +160,8 @@ impl OutFile {
         })
     }
 
-    /// Completes the file and gives it its name.
+    /// Completes the output file: writes what is buffered and renames the temporary file to
+    /// the output's path.
     pub(crate) fn finish(self) -> anyhow::Result<File> {
         let path = self.path;
         let write = || format!("{} cannot be written", path.display());
@@ -195,8 +200,8 @@ impl Write for OutFile {
     }
 }
 
-/// Makes a progress bar on standard error; hidden if that is no terminal, or with
-/// `--quiet`.
+/// Makes a progress bar on standard error, hidden if that is no terminal or if `--quiet`
+/// was given.
 pub(crate) fn bar(common: &Common, total: u64, template: &str) -> ProgressBar {
     let target = if common.quiet {
         ProgressDrawTarget::hidden()
@@ -208,11 +213,12 @@ pub(crate) fn bar(common: &Common, total: u64, template: &str) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// The template of a bar over bytes.
+/// The template of a progress bar that counts bytes: done, total, bytes a second, time
+/// left.
 pub(crate) const BYTES_BAR: &str =
     "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 
-/// Formats a number of bytes for people: `14.6 MB`, decimal.
+/// Formats a number of bytes for people, in decimal units: `14.6 MB`.
 pub(crate) fn bytes(n: u64) -> String {
     let mut value = n as f64;
     for unit in ["B", "kB", "MB", "GB"] {
@@ -239,7 +245,8 @@ mod tests {
         Ok(())
     }
 
-    /// Uses a pipe in the test's own folder in place of a device.
+    /// Checks that output to a pipe, which stands for a device, goes into the pipe and does
+    /// not replace it by a file.
     #[cfg(unix)]
     #[test]
     fn what_is_no_regular_file_is_written_to_and_not_replaced() {
@@ -256,7 +263,8 @@ mod tests {
                 let pipe = pipe.clone();
                 move || std::fs::read(pipe).unwrap()
             });
-            // Before the write: a replaced pipe would leave the reader waiting.
+            // Checked before the reader is joined: if the pipe was replaced, the reader would
+            // wait for ever.
             let result = written(&pipe, force);
             assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
             result.unwrap();

@@ -1,4 +1,4 @@
-//! Reads the prompt.
+//! Reads the prompt of `muser run` from an argument, a file or standard input.
 
 use crate::input::{self, without_line_end};
 use crate::output::note;
@@ -8,15 +8,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The prompt of `run` without one.
+/// The prompt that `muser run` uses when none is given.
 pub(crate) const BUILT_IN: &str = "Tell me a story about a brave little rabbit.";
 
-/// How long to wait for a prompt on standard input that was not asked for. Programs are
-/// often started with an open standard input that nobody writes to.
+/// How long to wait for a prompt on standard input when the command line did not ask to
+/// read one: programs are often started with an open standard input that nobody writes to.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the prompt: the argument (`-` is standard input), the file, standard input, or
-/// [`BUILT_IN`]. A line end at the end of a file or of standard input is not part of it.
+/// [`BUILT_IN`]. A line end at the end of a file or of standard input is no part of the
+/// prompt.
 pub(crate) fn read(argument: Option<&str>, file: Option<&Path>) -> anyhow::Result<String> {
     match (argument, file) {
         (Some("-"), _) => text_file(Path::new("-")).map(without_line_end),
@@ -26,12 +27,14 @@ pub(crate) fn read(argument: Option<&str>, file: Option<&Path>) -> anyhow::Resul
     }
 }
 
-/// Reads a file's text; `-` is standard input.
+/// Reads a whole file as UTF-8 text, 256 MiB at most; the path `-` stands for standard
+/// input.
 pub(crate) fn text_file(path: &Path) -> anyhow::Result<String> {
     input::text(path, input::MOST_TEXT)
 }
 
-/// Reads standard input, unless it is a terminal, empty or silent.
+/// Reads a prompt from standard input; returns `None` if that is a terminal, is empty, or
+/// gives nothing within a second.
 fn offered() -> anyhow::Result<Option<String>> {
     if io::stdin().is_terminal() {
         return Ok(None);
@@ -52,7 +55,7 @@ fn offered() -> anyhow::Result<Option<String>> {
         ));
         return Ok(None);
     }
-    // An unreadable standard input (closed, say) holds no prompt.
+    // A standard input that cannot be read, for example a closed one, holds no prompt.
     let bytes = match reader.join() {
         Ok(Ok(bytes)) => bytes,
         _ => return Ok(None),

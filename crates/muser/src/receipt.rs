@@ -1,4 +1,5 @@
-//! Receipts: the hash of the logits of some tokens in one arithmetic.
+//! Receipts: JSON files that name a model, tokens and an arithmetic, with the hash of the
+//! logits that come out. `muser parity` writes and checks them.
 //!
 //! ```json
 //! {
@@ -14,7 +15,7 @@
 //! }
 //! ```
 //!
-//! The SHA-256 of logits is that of their little-endian f32, row after row.
+//! The SHA-256 of logits is that of their values as little-endian f32, row after row.
 
 use crate::input;
 use anyhow::Context as _;
@@ -22,35 +23,37 @@ use muser_ops::Lane;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The version of the format.
+/// The version of the receipts' JSON format.
 const FORMAT: u32 = 1;
 
-/// A receipt.
+/// A receipt: the record of one run's model, lane (the arithmetic), threads and tokens with
+/// the hash of its logits, which `muser parity` checks.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Receipt {
     receipt: u32,
     lane: String,
-    /// The version of the lane's arithmetic.
+    /// The version of the lane (the arithmetic) that the logits were computed in.
     pub(crate) lane_version: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
-    /// The number of threads, which can be part of the pinned lane's arithmetic.
+    /// The number of threads that computed the logits: in the pinned lane (llama.cpp's
+    /// arithmetic) their bits can depend on it.
     pub(crate) threads: usize,
-    /// The version of muser that wrote it.
+    /// The version of muser that wrote the receipt.
     muser: String,
     pub(crate) model: Model,
-    /// The number of tokens of each forward call.
+    /// The number of tokens in each of the successive forward calls.
     pub(crate) calls: Vec<usize>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logits: Logits,
-    /// The build of llama.cpp that the logits were compared with when it was written:
+    /// The build of llama.cpp whose logits were the same when the receipt was written:
     /// version, compiler, features.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<serde_json::Value>,
 }
 
-/// A model file.
+/// The model file of a receipt: its name and the SHA-256 of its bytes.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Model {
@@ -58,7 +61,8 @@ pub(crate) struct Model {
     pub(crate) sha256: String,
 }
 
-/// All logits.
+/// The logits of a receipt: their number of rows (tokens) and columns (vocabulary), and the
+/// SHA-256 of all.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Logits {
@@ -68,7 +72,7 @@ pub(crate) struct Logits {
 }
 
 impl Receipt {
-    /// Makes a receipt of this build.
+    /// Makes a receipt of logits that this build of muser computed.
     pub(crate) fn new(
         lane: Lane,
         threads: usize,
@@ -93,7 +97,7 @@ impl Receipt {
         }
     }
 
-    /// Reads a receipt and checks that it is consistent.
+    /// Reads a receipt from a JSON file and checks that its fields are consistent.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = input::text(path, input::MOST_RECEIPT)?;
         Self::parse(&text)
@@ -129,7 +133,8 @@ impl Receipt {
         Ok(receipt)
     }
 
-    /// The lane of its logits.
+    /// Returns the lane (the arithmetic: strict, or pinned with its profile) that the
+    /// receipt's logits were computed in.
     pub(crate) fn lane(&self) -> anyhow::Result<Lane> {
         match (self.lane.as_str(), &self.profile) {
             ("strict", None) => Ok(Lane::Strict),
@@ -140,7 +145,7 @@ impl Receipt {
         }
     }
 
-    /// Writes it as JSON, one field per line; a list of numbers is on one line.
+    /// Formats the receipt as JSON, one field a line; a list of numbers is on one line.
     pub(crate) fn text(&self) -> anyhow::Result<String> {
         let value = serde_json::to_value(self)?;
         let Some(fields) = value.as_object() else {

@@ -1,14 +1,15 @@
-//! Sampling options of `run` and `chat`.
+//! The sampling options of `muser run` and `muser chat`, which decide how each token is
+//! chosen.
 
 use clap::Args;
 use muser_engine::{Sampler, SamplingParams, Token};
 use std::hash::{BuildHasher as _, RandomState};
 
-/// How the next token is chosen.
+/// Sampling options: how the next token is chosen from the logits.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Divides the logits; 0 always takes the likeliest token [0 to 100]
+    /// Temperature, which divides the logits; 0 always takes the likeliest token [0 to 100]
     #[arg(
         short,
         long,
@@ -28,7 +29,8 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) top_p: f32,
-    /// Drop tokens less likely than this share of the likeliest; 0 keeps all
+    /// Drop tokens less likely than this share of the likeliest token's probability; 0
+    /// keeps all
     #[arg(
         long,
         default_value_t = 0.05,
@@ -36,7 +38,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) min_p: f32,
-    /// Divide logits of recent tokens (multiply negative ones); 1 does nothing
+    /// Divide the logits of recent tokens by X (multiply negative ones); 1 does nothing
     #[arg(
         long,
         default_value_t = 1.1,
@@ -44,7 +46,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) repeat_penalty: f32,
-    /// Taken off a logit for each time its token is among the recent ones
+    /// Subtract X from a token's logit for each time that it is among the recent tokens
     #[arg(
         long,
         default_value_t = 0.0,
@@ -52,7 +54,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) frequency_penalty: f32,
-    /// Taken off a logit once if its token is among the recent ones
+    /// Subtract X once from a token's logit if it is among the recent tokens
     #[arg(
         long,
         default_value_t = 0.0,
@@ -60,13 +62,13 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     pub(crate) presence_penalty: f32,
-    /// How many tokens are recent ones
+    /// Number of last tokens, the prompt's included, that the penalties count as recent
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub(crate) penalty_window: usize,
-    /// Added to a token's logit; -inf rules it out. May be repeated
+    /// Add X to the logit of the token ID; -inf rules the token out. May be repeated
     #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(Token, f32)>,
-    /// Where the random numbers start; without it, somewhere. The same seed,
+    /// Seed of the random numbers; without it, a random one. The same seed,
     /// options and model give the same text on every machine
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -76,7 +78,8 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// A sampler for `vocab` tokens, of which `ends` end a generation.
+    /// Makes a sampler with these options for a vocabulary of `vocab` tokens; with
+    /// `--ignore-eos` it never chooses one of `ends`, the end-of-generation tokens.
     pub(crate) fn sampler(
         &self,
         vocab: usize,
@@ -98,12 +101,13 @@ impl SamplingArgs {
             logit_bias,
             seed: self.seed.unwrap_or_else(somewhere),
         };
-        // The exit code is by the engine's error.
+        // As an error of the engine, an option out of range has the exit code 2.
         Ok(Sampler::new(params, vocab).map_err(muser_engine::Error::from)?)
     }
 }
 
-/// A seed from the system's randomness, short enough to be typed again.
+/// Returns a random seed from the system's randomness, of 32 bits: short enough to be typed
+/// again.
 fn somewhere() -> u64 {
     RandomState::new().hash_one(0) >> 32
 }

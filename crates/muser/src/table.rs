@@ -1,24 +1,25 @@
-//! Tables of figures for people.
+//! Formats tables of figures as aligned text for people.
 
-/// Columns of text, aligned: the first to the left, the others to the right.
+/// A table of text whose columns are aligned: the first to the left, the others to the
+/// right.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table under these headings.
+    /// Makes an empty table with these column headings.
     pub(crate) fn new<const N: usize>(head: [&str; N]) -> Self {
         Self {
             rows: vec![head.map(str::to_owned).to_vec()],
         }
     }
 
-    /// Adds a row.
+    /// Adds a row of cells to the table.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.to_vec());
     }
 
-    /// Formats the lines, each with its end.
+    /// Formats the table as lines of text, each with its line end.
     pub(crate) fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |c: usize| {
@@ -42,7 +43,7 @@ impl Table {
     }
 }
 
-/// Groups the digits of a number by thousands: `27,854,794,240`.
+/// Formats a number with commas between its thousands: `27,854,794,240`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -55,7 +56,8 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
-/// Formats the share of a whole, `12.3 %`; `0.0 %` if the whole is zero.
+/// Formats the share of `part` in `whole` as a percentage, `12.3 %`; `0.0 %` if the whole
+/// is zero.
 pub(crate) fn share(part: f64, whole: f64) -> String {
     let share = if whole > 0.0 { part / whole } else { 0.0 };
     format!("{:.1} %", 100.0 * share)

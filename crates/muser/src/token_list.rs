@@ -1,12 +1,12 @@
-//! Reads lists of numbers from the command line: `1,2,3` or `@FILE`.
+//! Reads lists of numbers, such as token ids, from the command line: `1,2,3` or `@FILE`.
 
 use crate::exit::Usage;
 use crate::input;
 use anyhow::Context as _;
 use std::path::Path;
 
-/// Reads a list that is written out, or in the file after an `@`: decimal numbers with
-/// commas, white space or both between them. Errors name the option.
+/// Reads a list of numbers from an option's value, or from the file that it names after an
+/// `@`: decimal, with commas, white space or both between them. Errors name the `option`.
 pub(crate) fn read(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     match list.strip_prefix('@') {
         None => parse(option, list),
@@ -18,7 +18,8 @@ pub(crate) fn read(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     }
 }
 
-/// Reads a list that is written out.
+/// Parses a list of decimal numbers below 2^32, with commas, white space or both between
+/// them. Errors name the `option`.
 pub(crate) fn parse(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     let wrong = |found: &str| {
         let what = format!("{option}: expected numbers below 2^32, found {found}");
@@ -27,7 +28,8 @@ pub(crate) fn parse(option: &str, list: &str) -> anyhow::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     let parts: Vec<&str> = list.split(',').collect();
     for (i, part) in parts.iter().enumerate() {
-        // A comma may end the list, and an empty list has no number.
+        // Only the last part may be empty: a comma may end the list, and an empty list has
+        // no number.
         if part.trim().is_empty() && i + 1 < parts.len() {
             let side = if i == 0 {
                 "nothing before the first comma"

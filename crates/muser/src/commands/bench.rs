@@ -1,4 +1,5 @@
-//! `muser bench`: measures speed, and how near it is to the machine's limits.
+//! `muser bench`: measures tokens a second, and how near that is to the machine's read
+//! bandwidth and int8 peak.
 
 mod rig;
 mod verify;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use verify::{Proof, WrongAnswer, verify, verify_widths};
 
 /// Measures tokens a second over batch widths and depths of the context, and
-/// how near that is to the machine's read bandwidth and int8 peak.
+/// how near that is to the machine's read bandwidth and peak of int8 operations.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 decode   calls of WIDTH tokens that give the logits of each
@@ -39,34 +40,35 @@ Examples:
   muser --model model.gguf --threads 1 bench --widths 1
   muser bench --json | jq '.results[] | [.mode, .width, .tok_s.median]'")]
 pub(crate) struct BenchArgs {
-    /// Tokens in a call
+    /// Batch widths to measure: numbers of tokens in a forward call
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8,16,32,256", value_parser = clap::value_parser!(u32).range(1..))]
     widths: Vec<u32>,
-    /// Positions stored before the call
+    /// Depths to measure: numbers of positions stored before a forward call
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     depths: Vec<u32>,
-    /// Rounds measured
+    /// Rounds to measure, each over all batch widths
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
-    /// Calls of each width before the first round
+    /// Forward calls of each batch width to warm up with, before the first round
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     warm_up: u32,
-    /// Milliseconds of calls that one measurement averages over
+    /// Milliseconds of forward calls that one measurement averages over
     #[arg(long, value_name = "MS", default_value_t = 100)]
     sample: u32,
-    /// Rows whose logits are compared before anything is timed
+    /// Rows of logits to compare between the batch widths before anything is timed
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     verify: u32,
-    /// Bytes to read for the bandwidth, in MiB; without it, four times the largest
-    /// cache and 256 MiB at least
+    /// Size in MiB of the buffer that the read bandwidth is measured over; without it,
+    /// four times the largest cache, 256 MiB at least
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
     buffer: Option<u32>,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// The two modes that are timed: calls of a width that return some logits.
+/// The two kinds of forward calls that are timed: decode, which gives the logits of every
+/// token, and prefill, which gives those of the last.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
@@ -83,26 +85,27 @@ impl Mode {
     }
 }
 
-/// One line of the result.
+/// One line of the benchmark's result: the speed of one mode at one depth and width, beside
+/// the machine's limits.
 #[derive(Serialize)]
 struct Measurement {
     mode: Mode,
     depth: usize,
     width: usize,
-    /// Calls in a sample.
+    /// The number of forward calls that one sample averages over.
     calls: u32,
-    /// Seconds of a call.
+    /// Seconds of one forward call: median, smallest and largest of the samples.
     seconds: Spread,
     tok_s: Spread,
     bytes: u64,
     flops: u64,
-    /// Bytes per second, of the median.
+    /// Bytes of weights and KV read per second, at the median time of a call.
     bandwidth: f64,
-    /// Operations per second, of the median.
+    /// Arithmetic operations per second, at the median time of a call.
     ops: f64,
     bandwidth_share: f64,
     peak_share: Option<f64>,
-    /// Tokens per second that bandwidth and peak allow.
+    /// Tokens per second that the machine's read bandwidth and int8 peak allow.
     limit_tok_s: f64,
     limit_share: f64,
 }
@@ -113,15 +116,17 @@ struct Report {
     #[serde(flatten)]
     setting: Setting,
     repeats: u32,
-    /// Bytes per second.
+    /// The machine's measured read bandwidth in bytes per second.
     read_bandwidth: f64,
-    /// Operations per second.
+    /// The machine's peak of int8 operations per second; `None` at an instruction-set
+    /// level without int8 dot products.
     int8_peak: Option<f64>,
     verified: Vec<Verified>,
     results: Vec<Measurement>,
 }
 
-/// The logits that were compared at a depth.
+/// The logits that were compared before the timing at one depth: their number of rows, and
+/// the SHA-256 of the reference.
 #[derive(Serialize)]
 struct Verified {
     depth: usize,
@@ -129,7 +134,7 @@ struct Verified {
     sha256: String,
 }
 
-/// Runs the command.
+/// Runs `muser bench` with these arguments.
 pub(crate) fn run(common: &Common, args: &BenchArgs) -> anyhow::Result<()> {
     let subject = Subject::open(common)?;
     let model = subject.on(subject.device.clone())?;
@@ -201,19 +206,21 @@ struct Bench<'a> {
     bar: ProgressBar,
 }
 
-/// A width and a mode, the number of calls in a sample, and the samples.
+/// One case of the benchmark: a width and a mode of forward calls, with the samples taken
+/// so far.
 struct Case {
     mode: Mode,
     width: usize,
-    /// SHA-256 of the last row of a call.
+    /// The SHA-256 that the last row of a call's logits must have.
     last: String,
     calls: u32,
-    /// Seconds of a call.
+    /// The mean seconds of one forward call, for each sample.
     samples: Vec<f64>,
 }
 
 impl Bench<'_> {
-    /// Compares the logits of all widths at one depth, then measures them.
+    /// Proves the logits of all widths at one depth (positions stored before a call), then
+    /// measures the widths and adds the results to the report.
     fn depth<B: Backend>(
         &mut self,
         rig: &mut Rig<'_, B>,
@@ -253,8 +260,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Warms up every width in both modes; prefill of one token is left out, since it is
-    /// decode.
+    /// Warms up with calls of every width in both modes, and returns the cases to measure.
+    /// Prefill of one token is left out, since that is decode.
     fn cases<B: Backend>(&self, rig: &mut Rig<'_, B>, proof: &Proof) -> anyhow::Result<Vec<Case>> {
         let mut cases = Vec::new();
         for mode in [Mode::Decode, Mode::Prefill] {
@@ -305,7 +312,8 @@ impl Bench<'_> {
         }
     }
 
-    /// The fewest seconds that a pass can take.
+    /// Returns the fewest seconds that a forward pass can take at the machine's read bandwidth
+    /// and int8 peak.
     fn least(&self, pass: &Pass) -> f64 {
         let read = pass.bytes() as f64 / self.read_bandwidth;
         let compute = self.int8_peak.map_or(0.0, |peak| pass.flops as f64 / peak);
@@ -314,7 +322,8 @@ impl Bench<'_> {
 }
 
 impl Case {
-    /// Takes one sample; its last call must give the row that was compared.
+    /// Takes one sample, the mean time of some forward calls. The last row of the last call's
+    /// logits must have the hash that was proved before.
     fn sample<B: Backend>(&mut self, rig: &mut Rig<'_, B>) -> anyhow::Result<()> {
         let mut seconds = 0.0;
         for i in 0..self.calls {

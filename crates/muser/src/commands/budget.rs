@@ -1,4 +1,5 @@
-//! `muser budget`: shows what a token costs.
+//! `muser budget`: shows what computing a token costs, in bytes read and operations, from a
+//! GGUF file's header alone.
 
 use crate::cli::Common;
 use crate::exit::BadModel;
@@ -11,9 +12,9 @@ use muser_quant::DType;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// Shows what a token costs: the bytes that it reads, by class of tensors, by
-/// format and by layer; KV and operations by depth; and the tokens a second
-/// that a bandwidth gives. Reads the file's header only.
+/// Shows what computing a token costs: the bytes that it reads, by class of tensors, by
+/// weight format and by layer; KV and operations by depth; and the tokens a second
+/// that a bandwidth allows. Reads the file's header only.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A depth counts the positions that a token sees, its own included. Operations
@@ -26,19 +27,20 @@ Examples:
   muser budget model.gguf --layers
   muser budget model.gguf --json --bandwidth 100 | jq .depths")]
 pub(crate) struct BudgetArgs {
-    /// The file; without it, the model of --model
+    /// The GGUF file; without it, the model of --model
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Read bandwidth in GB/s; without it, measured
+    /// Memory read bandwidth in GB/s; without it, measured on this machine
     #[arg(long, value_name = "GB/S", value_parser = bandwidth)]
     bandwidth: Option<f64>,
-    /// Depths, in positions; without it, powers of two up to the context
+    /// Depths to compute for: positions that a token sees, its own included; without it,
+    /// some up to the model's context
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     depths: Vec<u32>,
     /// List every layer, not groups of equal ones
     #[arg(long)]
     layers: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +52,7 @@ fn bandwidth(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the command.
+/// Runs `muser budget` with these arguments.
 pub(crate) fn run(common: &Common, args: &BudgetArgs) -> anyhow::Result<()> {
     let path = args.file.as_deref().or(common.model.as_deref());
     let (name, gguf) = load::file(path)?;
@@ -77,7 +79,8 @@ pub(crate) fn run(common: &Common, args: &BudgetArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// Returns the requested depths, or 512, 2048, … below the context and the context.
+/// Returns the depths (positions that a token sees) to print: those of `--depths`, or 1,
+/// then 512, 2048, … below the model's context, and the context.
 fn depths(args: &BudgetArgs, budget: &Budget) -> Vec<usize> {
     if !args.depths.is_empty() {
         return args.depths.iter().map(|&d| d as usize).collect();
@@ -95,16 +98,17 @@ struct Report {
     file_bytes: u64,
     budget: Budget,
     depths: Vec<usize>,
-    /// Bytes per second.
+    /// The memory read bandwidth that speeds are computed for, in bytes per second.
     bandwidth: f64,
     measured: bool,
 }
 
-/// The properties that distinguish layers: whether it slides, and the formats of its
-/// classes.
+/// The properties by which layers are grouped: whether the layer has sliding attention, and
+/// the weight formats of each class of its tensors.
 type Kind = (bool, Vec<Vec<DType>>);
 
-/// The name of a class for people.
+/// Returns the name of a class of tensors for people; that of the attention set (Q, K, V and
+/// gate) lists the matrices in `set`.
 fn title(class: Class, set: &[(&str, u64)]) -> String {
     let name = match class {
         Class::EmbeddingRow => "embedding, one row",
@@ -176,8 +180,8 @@ impl Report {
         table.text()
     }
 
-    /// The projections of a layer in weights, which are the same in all; the
-    /// attention set in each K-quant.
+    /// Formats the numbers of weights in a layer's projections, the same in all layers, and
+    /// the bytes that the attention set (Q, K, V and gate) takes in each K-quant format.
     fn one_layer(&self) -> String {
         let b = &self.budget;
         let of = |class| b.class(class, Some(0)).weights;
@@ -221,7 +225,8 @@ impl Report {
         )
     }
 
-    /// The matrices of the first layer's attention set: name and weights.
+    /// Returns the matrices of the first layer's attention set (Q, K, V and gate), each with
+    /// its name and number of weights.
     fn attention_set(&self) -> Vec<(&'static str, u64)> {
         let first = self.budget.tensors().iter().filter(|t| t.layer == Some(0));
         let set = first.filter(|t| Class::of(t.role) == Class::AttentionSet);

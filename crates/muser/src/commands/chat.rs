@@ -1,4 +1,4 @@
-//! `muser chat`: a conversation in a line editor.
+//! `muser chat`: a conversation with the model in a line editor.
 
 use crate::answer::{Answer, Show};
 use crate::backend::Device;
@@ -32,19 +32,21 @@ Examples:
 The history of the lines that you type is kept in $XDG_STATE_HOME/muser/chat_history
 (--no-history keeps none).")]
 pub(crate) struct ChatArgs {
-    /// A system message before the conversation
+    /// System message that begins the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// The most tokens of an answer, its hidden header (about five) among them
+    /// Most tokens of an answer, those of the chat format's hidden header (about five)
+    /// among them
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
-    /// Positions of the context; without it, the model's own number
+    /// Size of the context in positions (tokens of the conversation); without it, the
+    /// model's own
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// Do not keep the history of your lines
+    /// Do not keep the history of the lines that you type
     #[arg(long)]
     no_history: bool,
-    /// Sampling.
+    /// The sampling options: how each token is chosen.
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -55,7 +57,7 @@ const HELP: &str = "\
 /quit   end (or Ctrl-D); Ctrl-C stops an answer
 A line that ends with \\ goes on in the next one.";
 
-/// Runs the command.
+/// Runs `muser chat` with these arguments.
 pub(crate) fn run(common: &Common, args: &ChatArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let mut chat = Chat::new(&loaded, args)?;
@@ -116,8 +118,8 @@ fn converse(chat: &mut Chat<'_>, lines: &mut Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads one entry, which goes on in the next line if a line ends with a backslash.
-/// `None` at the end of input.
+/// Reads one entry of the user's: a line, and the next one for as long as a line ends with a
+/// backslash. Returns `None` at the end of input.
 fn read(lines: &mut Lines) -> anyhow::Result<Option<String>> {
     let mut text = String::new();
     loop {
@@ -127,9 +129,10 @@ fn read(lines: &mut Lines) -> anyhow::Result<Option<String>> {
                 Some(begun) => text = text + begun + "\n",
                 None => return Ok(Some(text + &line)),
             },
-            // Drops the line, like a shell.
+            // Ctrl-C drops the entry, as in a shell.
             Line::Interrupted => text.clear(),
-            // An entry whose next line never came is complete.
+            // At the end of input, an entry is complete even if its last line ends with a
+            // backslash.
             Line::End => return Ok(text.strip_suffix('\n').map(str::to_owned)),
             Line::NotText => {
                 note(format_args!(
@@ -147,7 +150,8 @@ struct Chat<'a> {
     sampler: Sampler,
     options: GenerateOptions,
     messages: Vec<Message>,
-    /// The number of system messages that every conversation begins with.
+    /// The number of messages, those of the system, that stay when `/reset` forgets the
+    /// conversation.
     fixed: usize,
 }
 
@@ -180,8 +184,8 @@ impl<'a> Chat<'a> {
         self.session.clear();
     }
 
-    /// Answers one message. If the engine refuses it, says why and forgets the
-    /// message; the conversation goes on.
+    /// Answers one message of the user. If the engine refuses, as with a full context, prints
+    /// why and forgets the message; the conversation goes on.
     fn answer(&mut self, text: String) -> anyhow::Result<()> {
         interrupt::set_mode(interrupt::Mode::Always);
         self.messages.push(message("user", text));
@@ -213,7 +217,8 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Generates an answer to the messages and writes it.
+    /// Generates the model's answer to the conversation so far and writes it to standard
+    /// output.
     fn generate(&mut self) -> anyhow::Result<Generation> {
         let prompt = self.loaded.model.chat_prompt(&self.messages)?;
         let mut answer = Answer::new(Show::Text);

@@ -1,4 +1,4 @@
-//! `muser convert`: a model with its matrices dequantised.
+//! `muser convert`: writes a copy of a model with its matrices dequantised.
 
 use crate::cli::Common;
 use crate::exit::Usage;
@@ -8,9 +8,9 @@ use clap::{Args, ValueEnum};
 use muser_quant::DType;
 use std::path::PathBuf;
 
-/// Writes a model with its matrices dequantised.
+/// Writes a copy of a model with its matrices dequantised to F16, BF16 or F32.
 ///
-/// Its numbers are what the quantised weights stand for, so what still differs
+/// Its numbers are those that the quantised weights stand for, so what still differs
 /// in its logits is the cost of quantised activations.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -19,19 +19,19 @@ Examples:
   muser convert --to bf16 model.gguf model-bf16.gguf --force
   muser convert --to f16 --embedded nano-f16.gguf")]
 pub(crate) struct ConvertArgs {
-    /// The model; leave it out with --embedded
+    /// The GGUF file to convert; leave it out with --embedded
     #[arg(value_name = "IN", required_unless_present = "embedded")]
     input: Option<PathBuf>,
-    /// The file to write
+    /// The GGUF file to write
     #[arg(value_name = "OUT", required_unless_present = "embedded")]
     output: Option<PathBuf>,
-    /// Convert the embedded model to this file
+    /// Convert the embedded model, and write this file
     #[arg(long, value_name = "OUT", conflicts_with_all = ["input", "output"])]
     embedded: Option<PathBuf>,
-    /// The format of the matrices; norms become F32
+    /// The format that the matrices are converted to; norms become F32
     #[arg(long, value_enum)]
     to: Target,
-    /// Overwrite the file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
 }
@@ -43,7 +43,7 @@ enum Target {
     F32,
 }
 
-/// Runs the command.
+/// Runs `muser convert` with these arguments.
 pub(crate) fn run(common: &Common, args: &ConvertArgs) -> anyhow::Result<()> {
     let Some(path) = args.embedded.as_deref().or(args.output.as_deref()) else {
         return Err(Usage("expected a file to write".to_owned()).into());

@@ -1,4 +1,4 @@
-//! `muser detokenize`: token ids to text.
+//! `muser detokenize`: turns token ids into text.
 
 use crate::cli::Common;
 use crate::{load, output, prompt, token_list};
@@ -13,15 +13,15 @@ Examples:
   muser detokenize --special @story.ids
   muser tokenize \"Hello\" | muser detokenize")]
 pub(crate) struct DetokenizeArgs {
-    /// The ids: 1,2,3 or @FILE; without it, standard input
+    /// The token ids: 1,2,3 or @FILE; without it, standard input
     #[arg(value_name = "IDS")]
     ids: Option<String>,
-    /// Show special tokens as they are written
+    /// Show special tokens in the text, as the vocabulary writes them
     #[arg(long)]
     special: bool,
 }
 
-/// Runs the command.
+/// Runs `muser detokenize` with these arguments.
 pub(crate) fn run(common: &Common, args: &DetokenizeArgs) -> anyhow::Result<()> {
     let tokenizer = load::tokenizer(common)?;
     let ids = match &args.ids {

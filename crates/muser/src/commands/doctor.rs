@@ -1,4 +1,5 @@
-//! `muser doctor`: shows what this machine gives.
+//! `muser doctor`: shows what this machine gives: instruction-set levels, kernels, threads
+//! and read bandwidth.
 
 use crate::cli::Common;
 use crate::{backend, embedded, measure, output};
@@ -6,8 +7,8 @@ use clap::Args;
 use muser_cpu::Level;
 use muser_ops::Backend as _;
 
-/// Shows what this machine gives: levels, kernels chosen, threads, and the
-/// read bandwidth that decoding is measured against.
+/// Shows what this machine gives: instruction-set levels, the kernels chosen, threads,
+/// and the read bandwidth that decoding is measured against.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -15,16 +16,16 @@ Examples:
   muser doctor --level avx2 --threads 1
   muser doctor --json | jq .read_bandwidth")]
 pub(crate) struct DoctorArgs {
-    /// Bytes to read for the bandwidth, in MiB; without it, four times the largest
-    /// cache and 256 MiB at least
+    /// Size in MiB of the buffer that the read bandwidth is measured over; without it,
+    /// four times the largest cache, 256 MiB at least
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=65536))]
     buffer: Option<u32>,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// The object that `--json` prints.
+/// The JSON object that `muser doctor --json` prints: what the machine and this build give.
 #[derive(serde::Serialize)]
 struct Report {
     version: &'static str,
@@ -35,7 +36,7 @@ struct Report {
     levels: Vec<LevelReport>,
     threads: usize,
     threads_available: usize,
-    /// Bytes per second.
+    /// The measured memory read bandwidth in bytes per second.
     read_bandwidth: f64,
     kernels: Vec<String>,
     embedded_model: Option<usize>,
@@ -48,7 +49,7 @@ struct LevelReport {
     missing: Vec<&'static str>,
 }
 
-/// Runs the command.
+/// Runs `muser doctor` with these arguments.
 pub(crate) fn run(common: &Common, args: &DoctorArgs) -> anyhow::Result<()> {
     let device = backend::open(common)?;
     let info = device.info();

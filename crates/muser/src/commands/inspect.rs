@@ -20,22 +20,22 @@ Examples:
   muser inspect model.gguf --tensors
   muser inspect model.gguf --json | jq .geometry")]
 pub(crate) struct InspectArgs {
-    /// The file; without it, the model of --model
+    /// The GGUF file; without it, the model of --model
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// List every tensor
+    /// List every tensor, too, with its shape and place in the file
     #[arg(long)]
     tensors: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the command.
+/// Runs `muser inspect` with these arguments.
 pub(crate) fn run(common: &Common, args: &InspectArgs) -> anyhow::Result<()> {
     let path = args.file.as_deref().or(common.model.as_deref());
     let (name, gguf) = load::file(path)?;
-    // A file of another architecture can be looked at all the same.
+    // A file that muser cannot run, as one of an unknown architecture, can be inspected, too.
     let model = Model::of(&gguf);
     if args.json {
         return output::json(&as_json(&name, &gguf, &model, args.tensors));
@@ -44,13 +44,13 @@ pub(crate) fn run(common: &Common, args: &InspectArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// The model that a file describes.
+/// The model that a GGUF file describes, as far as muser knows its architecture.
 struct Model {
-    /// Its geometry, if its architecture is known.
+    /// The model's sizes and layers; `None` if its architecture is not known.
     spec: Option<Spec>,
-    /// Why muser does not run it, if so.
+    /// The reason why muser does not run the model; `None` if it does.
     refusal: Option<String>,
-    /// How the architecture uses its tensors, by name.
+    /// How the architecture uses each of the file's tensors, by the tensor's name.
     uses: HashMap<String, &'static str>,
 }
 
@@ -66,7 +66,8 @@ impl Model {
                 };
             }
         };
-        // No more names than the file has tensors, whatever its keys say.
+        // Bounded by the file's number of tensors, since its metadata can claim any number of
+        // layers.
         let listed = spec.tensors().take(gguf.tensors().len());
         let of_tensor = |t: TensorSpec| (t.name, t.role.usage().name());
         let uses = listed.map(of_tensor).collect();
@@ -78,13 +79,14 @@ impl Model {
         }
     }
 
-    /// How the architecture uses a tensor; empty for one that it does not know.
+    /// Returns how the architecture uses a tensor; `-` for one that it does not know.
     fn usage(&self, tensor: &str) -> &'static str {
         self.uses.get(tensor).copied().unwrap_or("-")
     }
 }
 
-/// Tensors of one class and format.
+/// The count and the sizes of all tensors of one class (`blk.N.attn_q.weight`) and one
+/// weight format.
 #[derive(Default)]
 struct Group {
     usage: &'static str,
@@ -93,7 +95,7 @@ struct Group {
     bytes: u64,
 }
 
-/// A tensor's class: its name with the layer's number left out.
+/// Returns a tensor's class: its name with the layer's number replaced by `N`.
 fn class(name: &str) -> String {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let parts = name
@@ -102,7 +104,8 @@ fn class(name: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// Groups tensors by class and format, in the order of first appearance.
+/// Groups tensors by class (the name without the layer's number) and weight format, in the
+/// order of first appearance.
 fn groups(tensors: &[TensorInfo], model: &Model) -> Vec<((String, String), Group)> {
     let mut index = BTreeMap::new();
     let mut groups: Vec<((String, String), Group)> = Vec::new();
@@ -124,8 +127,8 @@ fn groups(tensors: &[TensorInfo], model: &Model) -> Vec<((String, String), Group
     groups
 }
 
-/// Returns the layer that stands for all: a model whose layers differ in size is
-/// refused.
+/// Returns the model's sizes as names and values to print. The first layer stands for all,
+/// since a model whose layers differ in size is refused.
 fn geometry(spec: &Spec) -> Vec<(&'static str, String)> {
     let number = |x: Option<f32>| x.map_or("none".to_owned(), |x| x.to_string());
     let sliding = spec.layers.iter().filter(|l| l.attn.window.is_some());
@@ -162,7 +165,7 @@ fn geometry(spec: &Spec) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Formats a value for people: on one line, long ones cut.
+/// Formats a metadata value for people: on one line, cut after 100 characters.
 fn short(value: &Value) -> String {
     const MOST: usize = 100;
     let text = match value {
@@ -290,8 +293,8 @@ fn shortest(x: f32) -> Option<f64> {
     x.to_string().parse().ok().filter(|x: &f64| x.is_finite())
 }
 
-/// Converts a value to JSON; an array longer than 16 to its type, length and first
-/// elements.
+/// Converts a metadata value of a GGUF file to JSON. Of an array longer than 16 only the
+/// type, the length and the first elements are kept.
 fn value_json(value: &Value) -> serde_json::Value {
     const MOST: usize = 16;
     match value {

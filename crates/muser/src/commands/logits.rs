@@ -1,4 +1,4 @@
-//! `muser logits`: writes the logits of a sequence.
+//! `muser logits`: writes the logits after each token of a sequence, or their SHA-256.
 
 use crate::backend::Device;
 use crate::cli::Common;
@@ -25,10 +25,10 @@ Examples:
   muser logits --tokens @story.ids --sha256 --chunks 1,4,16 --threads 3 --level scalar
   muser logits --tokens @story.ids --sha256 --cut-back 100")]
 pub(crate) struct LogitsArgs {
-    /// The sequence: 1,2,3 or @FILE
+    /// Token ids of the sequence: 1,2,3 or @FILE
     #[arg(long, value_name = "IDS")]
     tokens: String,
-    /// The file to write; `-` is standard output
+    /// File to write the logits to; `-` is standard output
     #[arg(long, value_name = "FILE", required_unless_present = "sha256")]
     out: Option<PathBuf>,
     /// Sizes of the successive forward calls: 1,4,16 or @FILE; the rest of the
@@ -36,15 +36,15 @@ pub(crate) struct LogitsArgs {
     #[arg(long, value_name = "SIZES", default_value = "")]
     chunks: String,
     /// After the whole sequence, cut the session back to this many tokens and
-    /// evaluate the rest again: what is written from there on is the second time's
+    /// evaluate the rest again: the logits written from there on are the second time's
     #[arg(long, value_name = "N")]
     cut_back: Option<usize>,
-    /// Print the SHA-256 of the rows
+    /// Print the SHA-256 of all logits
     #[arg(long)]
     sha256: bool,
 }
 
-/// Runs the command.
+/// Runs `muser logits` with these arguments.
 pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
     let tokens = token_list::read("--tokens", &args.tokens)?;
     if tokens.is_empty() {
@@ -111,7 +111,8 @@ pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the sizes of the forward calls: those given, and the rest.
+/// Returns the sizes of the forward calls that evaluate so many tokens: those given, then
+/// one for the rest.
 pub(crate) fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> {
     let mut left = tokens;
     let mut calls = Vec::with_capacity(sizes.len() + 1);
@@ -128,7 +129,8 @@ pub(crate) fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> 
     Ok(calls)
 }
 
-/// Evaluates every token in these calls and calls `each(position, logits)`.
+/// Evaluates all tokens in forward calls of these sizes, and calls `each(position, logits)`
+/// after every token.
 pub(crate) fn score(
     session: &mut Session<Device>,
     tokens: &[Token],
@@ -144,7 +146,8 @@ pub(crate) fn score(
     Ok(())
 }
 
-/// Receives the rows in order.
+/// A receiver of rows of logits, in order: hashes them as little-endian f32, and writes them
+/// if there is an output.
 struct RowWriter<'a> {
     hash: Sha256,
     bytes: Vec<u8>,

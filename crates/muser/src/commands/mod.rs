@@ -1,4 +1,4 @@
-//! The commands, one a file.
+//! The commands of `muser`, each in a file of its own, and the choice of the one to run.
 
 pub(crate) mod bench;
 pub(crate) mod budget;

@@ -1,4 +1,5 @@
-//! `muser parity`: writes and checks receipts of logits.
+//! `muser parity`: writes and checks receipts, the records of a run's model, tokens and lane
+//! (the arithmetic) with the hash of its logits.
 
 use crate::cli::{Common, LaneArg};
 use crate::commands::logits::{calls, score};
@@ -13,13 +14,13 @@ use sha2::{Digest as _, Sha256};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Writes or checks receipts: which logits, of which tokens, in which
-/// arithmetic, to the bit.
+/// Writes or checks receipts: files that say which logits a model gives for some tokens,
+/// in which arithmetic, to the bit.
 ///
-/// A receipt names a lane (with the profile of the pinned one), a model by its
-/// SHA-256, tokens and the calls that they were given in, and the SHA-256 of
-/// all logits. Checking one computes the logits again, here and now, and needs
-/// neither llama.cpp nor whoever wrote it.
+/// A receipt names a lane (the arithmetic; for the pinned one with the profile, a build
+/// of llama.cpp), a model by its SHA-256, tokens and the forward calls that they were
+/// given in, and the SHA-256 of all logits. Checking one computes the logits again, here
+/// and now, and needs neither llama.cpp nor whoever wrote it.
 #[derive(Debug, Args)]
 #[command(
     group(ArgGroup::new("what").required(true).args(["receipt", "record"])),
@@ -33,16 +34,17 @@ Examples:
   muser parity --record r.json --tokens @story.ids --lane pinned --profile llamacpp-avx2"
 )]
 pub(crate) struct ParityArgs {
-    /// Receipts to check
+    /// Receipts to check: the logits are computed again and compared
     #[arg(long, value_name = "FILE", num_args = 1..)]
     receipt: Vec<PathBuf>,
-    /// The receipt to write
+    /// Receipt to write, with the hash of the logits of --tokens
     #[arg(long, value_name = "FILE", requires = "tokens")]
     record: Option<PathBuf>,
-    /// The tokens to record: 1,2,3 or @FILE
+    /// Token ids to record the logits of: 1,2,3 or @FILE
     #[arg(long, value_name = "IDS", conflicts_with = "receipt")]
     tokens: Option<String>,
-    /// Sizes of the successive forward calls: 1,4,16 or @FILE; the rest is one
+    /// Sizes of the successive forward calls: 1,4,16 or @FILE; the rest of the tokens is
+    /// one call
     #[arg(
         long,
         value_name = "SIZES",
@@ -50,11 +52,11 @@ pub(crate) struct ParityArgs {
         conflicts_with = "receipt"
     )]
     chunks: String,
-    /// Record only if the logits have this SHA-256
+    /// Write the receipt only if the logits have this SHA-256
     #[arg(long, value_name = "SHA256", conflicts_with = "receipt")]
     expect: Option<String>,
-    /// Facts of the reference that gave the expected SHA-256, a JSON file, to
-    /// keep in the receipt
+    /// JSON file of facts about the reference (a build of llama.cpp) that gave the expected
+    /// SHA-256, to keep in the receipt
     #[arg(long, value_name = "FILE", requires = "expect")]
     reference: Option<PathBuf>,
     /// Overwrite an existing receipt
@@ -62,12 +64,13 @@ pub(crate) struct ParityArgs {
     force: bool,
 }
 
-/// An error: logits differ from a receipt, or receipts could not be checked.
+/// An error: of the receipts (records of logits) to check, so many of so many do not hold,
+/// because the logits differ or the receipt could not be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} of {1} receipts do not hold")]
 struct Broken(usize, usize);
 
-/// Runs the command.
+/// Runs `muser parity` with these arguments.
 pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.record {
         return record(common, args, path);
@@ -78,7 +81,7 @@ pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
     }
     let mut broken = 0;
     for path in &args.receipt {
-        // One that cannot be checked says nothing of those after it.
+        // A receipt that cannot be checked does not stop the check of those after it.
         let held = check(common, path).unwrap_or_else(|e| {
             note(format_args!("{}: not checked: {e:#}", path.display()));
             false
@@ -91,7 +94,8 @@ pub(crate) fn run(common: &Common, args: &ParityArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Checks one receipt, prints the result and returns whether it holds.
+/// Checks one receipt (the record of a run's logits): computes the logits again, prints the
+/// result and returns whether they are the same.
 fn check(common: &Common, path: &Path) -> anyhow::Result<bool> {
     let receipt = Receipt::read(path)?;
     let lane = receipt.lane()?;
@@ -185,7 +189,8 @@ fn record(common: &Common, args: &ParityArgs, path: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Computes the logits of the tokens in these calls; returns them and the level.
+/// Computes the logits of the tokens in forward calls of these sizes; returns their hash and
+/// the instruction-set level of the kernels.
 fn compute(common: &Common, tokens: &[u32], calls: &[usize]) -> anyhow::Result<(Logits, String)> {
     let loaded = load::model(common)?;
     let mut session = load::session(&loaded.model, None)?;
@@ -203,7 +208,8 @@ fn compute(common: &Common, tokens: &[u32], calls: &[usize]) -> anyhow::Result<(
     Ok((logits, loaded.device.info().level))
 }
 
-/// Returns the SHA-256 of a model's file.
+/// Returns the SHA-256 of a GGUF file's bytes in hexadecimal; without a path, of the
+/// embedded model's.
 fn model_sha256(path: Option<&Path>) -> anyhow::Result<String> {
     let (_, gguf) = load::file(path)?;
     Ok(hex(&Sha256::digest(gguf.bytes())))

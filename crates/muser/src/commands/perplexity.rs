@@ -28,13 +28,13 @@ Examples:
   muser perplexity valid.jsonl --field a
   muser --model f16.gguf perplexity valid.jsonl --field a --json")]
 pub(crate) struct PerplexityArgs {
-    /// The text; `-` is standard input
+    /// File of the text to predict; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The file holds a JSON object a line
+    /// Read the file as JSON lines: one object a line, each with a document
     #[arg(long)]
     json_lines: bool,
-    /// The field of each object that holds the text
+    /// The field of each line's JSON object that holds the text
     #[arg(
         long,
         value_name = "NAME",
@@ -42,23 +42,24 @@ pub(crate) struct PerplexityArgs {
         allow_hyphen_values = true
     )]
     field: String,
-    /// The longest piece in tokens; without it, the model's context
+    /// Longest piece that a document is cut into, in tokens; without it, the model's context
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// Only the first N documents
+    /// Measure only the first N documents
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// The result; `--json` prints it.
+/// The result of a perplexity measurement, which `--json` prints, and the sums that it is
+/// computed from.
 #[derive(Default, serde::Serialize)]
 struct Total {
     perplexity: f64,
     mean_nll: f64,
-    /// The error of the mean, from the spread of the tokens.
+    /// The standard error of the mean of -ln p, from the spread over the predicted tokens.
     standard_error: f64,
     tokens: u64,
     documents: usize,
@@ -68,7 +69,7 @@ struct Total {
     squares: f64,
 }
 
-/// Runs the command.
+/// Runs `muser perplexity` with these arguments.
 pub(crate) fn run(common: &Common, args: &PerplexityArgs) -> anyhow::Result<()> {
     let texts = documents(args)?;
     let loaded = load::model(common)?;
@@ -136,7 +137,8 @@ fn documents(args: &PerplexityArgs) -> anyhow::Result<Vec<String>> {
     lines.take(limit).map(field).collect()
 }
 
-/// Encodes the documents, each with the start token.
+/// Encodes each document as tokens, with the start token first where the vocabulary has
+/// one.
 fn sequences(loaded: &Loaded, texts: &[String]) -> anyhow::Result<Vec<Vec<Token>>> {
     let tokenizer = loaded.model.tokenizer()?;
     let options = EncodeOptions {
@@ -149,7 +151,8 @@ fn sequences(loaded: &Loaded, texts: &[String]) -> anyhow::Result<Vec<Vec<Token>
         .collect()
 }
 
-/// Cuts a document into pieces of at most `context` tokens, each with the start token.
+/// Cuts a document into pieces of at most `context` tokens, each begun with the start token
+/// `bos` if there is one.
 fn pieces(tokens: &[Token], context: usize, bos: Option<Token>) -> Vec<Vec<Token>> {
     let Some(bos) = bos else {
         return tokens.chunks(context).map(<[Token]>::to_vec).collect();

@@ -1,4 +1,5 @@
-//! `muser profile`: shows where a token's time goes.
+//! `muser profile`: shows which operations and layers take the time of a prompt and of a
+//! token.
 
 mod report;
 mod trace;
@@ -17,8 +18,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Shows where the time of a prompt and of a token goes: time, bytes and GB/s
-/// of each operation and of each layer.
+/// Shows which operations and layers take the time of a prompt and of a token: time,
+/// bytes and GB/s of each operation and of each layer.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A projection set is one set, and one kernel dispatch a matrix: q, k, v and gate
@@ -36,43 +37,44 @@ Examples:
   muser profile --trace trace.json            for chrome://tracing or Perfetto
   muser --model model.gguf profile --json | jq .decode.totals")]
 pub(crate) struct ProfileArgs {
-    /// Tokens of the prompt, one prefill
+    /// Tokens of the prompt, which is computed in one forward call
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     prompt: u32,
-    /// Tokens decoded after it, one at a time
+    /// Tokens to decode after the prompt, one at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     decode: u32,
-    /// Rounds measured, after one to warm up
+    /// Rounds to measure, after one to warm up
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Write the last round as a Chrome trace
+    /// Write a timeline of the last round's operations to this file, as a Chrome trace
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Overwrite the trace
+    /// Overwrite the trace file if it exists
     #[arg(long)]
     force: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// The work of a round.
+/// The token ids that each round of the profile computes: a prompt, and the tokens decoded
+/// after it.
 struct Work {
     prompt: Vec<Token>,
     decode: Vec<Token>,
 }
 
-/// The times and results of one round.
+/// The times and results of one round: a prefill of the prompt and the decoding after it.
 struct Round {
     prefill: Duration,
     decode: Duration,
-    /// The hash of the logits after the prompt and after each token.
+    /// The SHA-256 of the logits after the prompt and after each decoded token.
     hash: String,
     prefill_events: Vec<Event>,
     decode_events: Vec<Event>,
 }
 
-/// Runs the command.
+/// Runs `muser profile` with these arguments.
 pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
     let subject = Subject::open(common)?;
     let plain = subject.on(subject.device.clone())?;
@@ -92,7 +94,7 @@ pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
         decode: ids.split_off(prompt),
         prompt: ids,
     };
-    // Before any work: a trace that cannot be written should not cost minutes.
+    // Opened before any work, so that a trace that cannot be written costs no minutes.
     let trace = args.trace.as_deref();
     let trace = trace.map(|path| OutFile::create(path, args.force));
     let trace = trace.transpose()?;
@@ -120,8 +122,9 @@ pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// Runs pairs of rounds, without and with the profiler, after one pair to warm up. The
-/// order alternates, so that neither always finds what the other left in the caches.
+/// Runs pairs of rounds, one without and one with the profiler, after a pair to warm up,
+/// and checks that both give the same logits. The order within a pair alternates, so that
+/// neither always finds what the other left in the caches.
 fn rounds<B: Backend>(
     plain: &Transformer<B>,
     measured: &Transformer<Profiled<B>>,
@@ -169,7 +172,7 @@ fn round<B: Backend>(
     cache.clear();
     let mut hash = RowHash::default();
     let mut row = Vec::new();
-    // The hash is taken between calls, off the clock.
+    // The logits are hashed between calls, outside of the measured time.
     let mut call = |ids: &[Token]| -> anyhow::Result<Duration> {
         let start = Instant::now();
         model.forward(cache, ids, Want::Last, &mut |_, logits| {

@@ -1,4 +1,4 @@
-//! `muser routes`: shows which kernel computes what.
+//! `muser routes`: shows the ladder, the table of which kernel computes which operation.
 
 use crate::cli::Common;
 use crate::exit::BadModel;
@@ -10,11 +10,13 @@ use muser_ops::{Lane, Profile};
 use muser_quant::DType;
 use std::collections::BTreeMap;
 
-/// Shows the ladder: which kernel a product takes, by lane, weight format, rows
-/// of the matrix and width of the batch, and what that is in llama.cpp.
+/// Shows the ladder: the table of which kernel computes a matrix product, by lane (the
+/// arithmetic), weight format, rows of the matrix and width of the batch, and which
+/// function of llama.cpp that is.
 ///
-/// In the strict lane the rung moves no bit. In the pinned lane a change of
-/// rung is a change of arithmetic, at the same widths as in llama.cpp.
+/// In the strict lane the choice of the kernel changes no bit. In the pinned lane
+/// (llama.cpp's arithmetic) another kernel is another arithmetic, at the same widths as
+/// in llama.cpp.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 With a model (--model, or --embedded for the one inside), each rung lists the
@@ -26,36 +28,38 @@ Examples:
   muser routes --embedded --only pinned
   muser routes --json | jq '.products[] | select(.lane == \"pinned\")'")]
 pub(crate) struct RoutesArgs {
-    /// List the matrices of the embedded model
+    /// List the embedded model's matrices with the kernels that they take
     #[arg(long)]
     embedded: bool,
-    /// Only this lane's rungs: strict or pinned
+    /// Show only the kernels of this lane (the arithmetic): strict or pinned
     #[arg(long, value_name = "LANE", value_parser = ["strict", "pinned"])]
     only: Option<String>,
-    /// Print Markdown tables
+    /// Print the tables as Markdown
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
-    /// Print one JSON object
+    /// Print the result as one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// A rung for one format.
+/// A rung (one line of the kernel table) for one weight format, as it is printed.
 #[derive(serde::Serialize)]
 struct Product {
     lane: &'static str,
     format: String,
-    /// The condition on the rows of the matrix.
+    /// The condition on the matrix's number of rows, in words: `any`, `multiple of 8`, …
     rows: String,
-    /// Widths of the batch.
+    /// The range of batch widths, in columns: `2 to 7`, `8 and more`, …
     columns: String,
-    /// The columns of such a batch that it computes.
+    /// The columns of a batch that the kernel computes: `all`, `groups of 4` or
+    /// `after groups`.
     part: &'static str,
     kernel: String,
-    /// The function of llama.cpp whose bits these are.
+    /// The function of llama.cpp whose bits the kernel gives; `None` in the strict lane
+    /// (muser's own arithmetic).
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<&'static str>,
-    /// Matrices of the model, by class.
+    /// The number of the model's matrices that take this kernel, by tensor class.
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<BTreeMap<String, usize>>,
 }
@@ -77,7 +81,7 @@ struct Report {
     operations: Vec<Other>,
 }
 
-/// Runs the command.
+/// Runs `muser routes` with these arguments.
 pub(crate) fn run(common: &Common, args: &RoutesArgs) -> anyhow::Result<()> {
     let model = match (&common.model, args.embedded) {
         (None, false) => None,
@@ -115,7 +119,8 @@ pub(crate) fn run(common: &Common, args: &RoutesArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// Returns the line of a rung; with a model, `None` if none of its matrices takes it.
+/// Returns the printed line of a rung (one line of the kernel table) for a weight format;
+/// with a model, `None` if none of its matrices takes it.
 fn product(rung: &Rung, dtype: DType, budget: Option<&Budget>) -> Option<Product> {
     let tensors = budget.map(|budget| tensors(rung, dtype, budget));
     if tensors.as_ref().is_some_and(BTreeMap::is_empty) {
@@ -143,16 +148,18 @@ fn product(rung: &Rung, dtype: DType, budget: Option<&Budget>) -> Option<Product
     })
 }
 
-/// Counts the matrices that take the rung at some width, by class.
+/// Counts the model's matrices that take a rung (one line of the kernel table) at some width
+/// of the batch, by tensor class.
 fn tensors(rung: &Rung, dtype: DType, budget: &Budget) -> BTreeMap<String, usize> {
     let lane = match rung.lane {
         "strict" => Lane::Strict,
-        // The profiles share the ladder.
+        // Both profiles (builds of llama.cpp) have the same rungs, so that one stands for
+        // both.
         _ => Lane::Pinned(Profile::LlamaCppAvx2),
     };
     let mut classes = BTreeMap::new();
     let matrices = budget.tensors().iter().filter(|t| {
-        // Embedding rows are decoded and multiplied with nothing.
+        // Rows of the embedding are decoded, not multiplied: no product takes a kernel.
         t.dtype == dtype && !t.role.is_vector() && t.role != Role::Embedding
     });
     for tensor in matrices {
@@ -212,7 +219,7 @@ fn tables(report: &Report, markdown: bool) -> String {
     text
 }
 
-/// A table of left-aligned columns, or its Markdown.
+/// Formats a table of left-aligned columns, as plain text or as Markdown.
 fn table(head: &[&str], rows: &[Vec<String>], markdown: bool) -> String {
     let head: Vec<String> = head.iter().map(|h| (*h).to_owned()).collect();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `muser run`: a prompt in, its continuation out.
+//! `muser run`: continues a prompt, or answers it, and streams the text to standard output.
 
 use crate::answer::{Answer, Show};
 use crate::cli::Common;
@@ -37,22 +37,22 @@ reasoning if there is any, stop (end, stop, length, context, cancelled), seed, a
 timings in seconds. A context that is full (exit code 1) and Ctrl-C (130) print it too, with what there
 is; without -n, a full context is the length that was asked for.")]
 pub(crate) struct RunArgs {
-    /// The prompt; `-` is standard input
+    /// Text of the prompt; `-` is standard input
     #[arg(value_name = "PROMPT")]
     prompt: Option<String>,
     /// Read the prompt from a file
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     file: Option<PathBuf>,
-    /// Start from token ids: 1,2,3 or @FILE
+    /// Take these token ids as the prompt: 1,2,3 or @FILE
     #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "file", "raw", "chat"])]
     tokens: Option<String>,
-    /// The prompt is the beginning of a text, not a message
+    /// Take the prompt as the beginning of a text to continue, not as a user's message
     #[arg(long, conflicts_with = "chat")]
     raw: bool,
-    /// The prompt is a message; an error if the model has no chat template
+    /// Take the prompt as a user's message; an error if the model has no chat template
     #[arg(long)]
     chat: bool,
-    /// A system message before the prompt
+    /// System message before the prompt
     #[arg(
         long,
         value_name = "TEXT",
@@ -60,32 +60,34 @@ pub(crate) struct RunArgs {
         allow_hyphen_values = true
     )]
     system: Option<String>,
-    /// The most tokens to generate, those of an answer's hidden header (about
+    /// Most tokens to generate, those of the chat format's hidden header (about
     /// five) among them; without it, until the model ends its answer or the
     /// context is full
     #[arg(short = 'n', long, value_name = "N")]
     max_tokens: Option<usize>,
-    /// End before this text. May be repeated
+    /// End the generation before this text. May be repeated
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// Positions of the context; without it, the model's own number
+    /// Size of the context in positions (tokens of prompt and answer); without it, the
+    /// model's own
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Print token ids, comma-separated, instead of text
     #[arg(long)]
     ids: bool,
-    /// Print one JSON object at the end instead of a stream
+    /// Print one JSON object at the end instead of streaming the text
     #[arg(long)]
     json: bool,
-    /// No timings at the end
+    /// Print no timings at the end
     #[arg(long)]
     no_timings: bool,
-    /// Sampling.
+    /// The sampling options: how each token is chosen.
     #[command(flatten)]
     sampling: SamplingArgs,
 }
 
-/// The object that `--json` prints.
+/// The JSON object that `muser run --json` prints: prompt, generated tokens and text, why it
+/// ended, seed and timings.
 #[derive(serde::Serialize)]
 struct Report<'a> {
     model: &'a str,
@@ -99,7 +101,8 @@ struct Report<'a> {
     timings: Timings,
 }
 
-/// Durations in seconds; rates per second.
+/// The timings of a run: loading, prefill and decoding, durations in seconds and rates per
+/// second.
 #[derive(serde::Serialize)]
 struct Timings {
     load: f64,
@@ -113,7 +116,7 @@ struct Timings {
     read_bandwidth: f64,
 }
 
-/// Runs the command.
+/// Runs `muser run` with these arguments.
 pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
     // Before the model, which takes longer to load than a mistyped list to refuse.
     let given = args.tokens.as_deref().map(given_tokens).transpose()?;
@@ -130,7 +133,7 @@ pub(crate) fn run(common: &Common, args: &RunArgs) -> anyhow::Result<()> {
     let mut sampler = args.sampling.sampler(model.spec().vocab, ends)?;
     let options = GenerateOptions {
         max_tokens: Some(args.max_tokens.unwrap_or_else(|| {
-            // The last token needs no position of its own.
+            // One more than the positions left: the last token is not stored and needs none.
             (session.context() + 1).saturating_sub(tokens.len()).max(1)
         })),
         stop: args.stop.clone(),
@@ -236,8 +239,9 @@ impl Timings {
         };
         let weights = loaded.model.transformer().bytes_per_token();
         let decode = rate(g.decoded, g.decode);
-        // As many bytes as a token reads, so that a model that fits a cache is
-        // compared with the cache; bounded to take a few tens of milliseconds.
+        // The bandwidth is measured over as many bytes as a token reads, so that a model that
+        // fits a processor cache is compared with that cache; bounded, so that it takes a few
+        // tens of milliseconds.
         let buffer = usize::try_from(weights)
             .unwrap_or(usize::MAX)
             .clamp(8 << 20, 256 << 20);

@@ -1,4 +1,4 @@
-//! `muser serve`: serves the model over HTTP.
+//! `muser serve`: serves the model over HTTP, compatible with OpenAI's API.
 
 mod bounds;
 
@@ -22,8 +22,9 @@ use tracing_subscriber::EnvFilter;
 
 /// Serve the model over HTTP, compatible with OpenAI's API.
 ///
-/// Answers depend on their request alone: not on what else runs, on the slots,
-/// the prompt cache or streaming. A page to chat with is at the address itself.
+/// An answer depends on its request alone: not on what else runs, on the slots,
+/// the prompt cache or streaming. Opened in a browser, the address shows a page to
+/// chat with.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,80 +40,86 @@ Logs go to standard error, without the text of prompts; MUSER_LOG filters them
 (MUSER_LOG=debug). Lines that cannot be written at once are lost and counted in
 /metrics.")]
 pub(crate) struct ServeArgs {
-    /// Address to listen on; one that others can reach needs key and certificate
+    /// Address to listen on; one that other machines can reach needs API keys and a
+    /// certificate
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDRESS")]
     host: IpAddr,
     /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 8080, value_name = "N")]
     port: u16,
-    /// Answers computed at once; more wait
+    /// Number of answers that are computed at once; further requests wait
     #[arg(long, default_value_t = 4, value_name = "N")]
     slots: usize,
-    /// Positions of an answer with its prompt; without it, up to 8192
+    /// Size of the context of an answer with its prompt, in positions; without it, the
+    /// model's, up to 8192
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
-    /// Requests of a client that may wait; beyond, they are refused with 429
+    /// Requests of one client that may wait; beyond that, they are refused with 429
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
-    /// Memory of the prefix cache in MiB; 0 keeps none
+    /// Memory of the prefix cache, the K/V states of earlier prompts, in MiB; 0 keeps none
     #[arg(long, default_value_t = 1024, value_name = "N")]
     cache_mib: u64,
-    /// File of API keys, one a line, # begins a comment; requests have to carry one
+    /// File of API keys, one a line (# begins a comment); each request has to carry one
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Certificate chain in PEM, for HTTPS
+    /// File of the TLS certificate chain in PEM, for HTTPS
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its private key in PEM
+    /// File of the TLS certificate's private key in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// The model's name in requests and answers; without it, the file's own
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     name: Option<String>,
-    /// A host name that requests may give without API keys, beside localhost
+    /// Name that a request's Host header may give when there are no API keys, beside
+    /// localhost
     #[arg(long, value_name = "HOST", help_heading = "Who may ask")]
     allow_host: Vec<String>,
-    /// An origin whose pages browsers may let ask, such as `https://app.example`
+    /// Origin, such as `https://app.example`, whose web pages may send requests from a
+    /// browser
     #[arg(long, value_name = "ORIGIN", help_heading = "Who may ask")]
     allow_origin: Vec<String>,
-    /// The longest that a request may take, in seconds, 1 to 86400
+    /// Longest time that a request may take until its answer ends, in seconds, 1 to 86400
     #[arg(long, default_value_t = 600, value_name = "N", value_parser = seconds())]
     timeout: u64,
-    /// How long running answers may take after SIGTERM, in seconds, 1 to 86400
+    /// Longest time that running answers may still take after SIGTERM, in seconds, 1 to
+    /// 86400
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = seconds())]
     grace: u64,
-    /// What becomes of fields of a request that are not known
+    /// What to do with a request's fields that the server does not know
     #[arg(long, value_enum, default_value_t = Unknown::Refuse)]
     unknown_fields: Unknown,
     #[command(flatten)]
     bounds: Bounds,
-    /// Form of the logs
+    /// Format of the log lines
     #[arg(long, value_enum, default_value_t = LogForm::Text)]
     log: LogForm,
 }
 
-/// What becomes of unknown fields.
+/// What to do with a request's fields that the server does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Unknown {
-    /// 400, with the field's name
+    /// Refuse a request with an unknown field: status 400, with the field's name
     Refuse,
-    /// As if they were not there
+    /// Ignore unknown fields, as if they were not there
     Ignore,
 }
 
-/// Forms of the logs.
+/// The formats of the server's log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogForm {
-    /// For people
+    /// Log lines as text for people
     Text,
-    /// One JSON object a line
+    /// One JSON object for each log line
     Json,
 }
 
-/// The default context: enough for a conversation, not for any document.
+/// The default size of an answer's context in positions, if the model's is not smaller:
+/// enough for a conversation, not for any document.
 const CONTEXT: usize = 8192;
 
-/// Runs the command.
+/// Runs `muser serve` with these arguments.
 pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     let loaded = load::model(common)?;
     let dropped = Arc::new(AtomicU64::new(0));
@@ -136,7 +143,7 @@ pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     };
     let address = server.address();
     if let Err(error) = output::line(format_args!("listening on {scheme}://{address}")) {
-        // Nobody reads where it listens, which is no reason not to.
+        // Standard output is closed, so nobody reads the address: no reason not to serve.
         tracing::warn!(%error, %address, "listening; standard output is closed");
     }
     signals.wait(|| reload(&server, args.api_key_file.as_deref()));
@@ -145,8 +152,8 @@ pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the files of keys and certificate anew. A file that cannot be used changes
-/// nothing.
+/// Reads the files of API keys and certificate anew, for a running server. If a file cannot
+/// be used, nothing changes.
 fn reload(server: &Server, keys: Option<&Path>) {
     let keys = keys.map(self::keys).transpose();
     let done = keys.and_then(|keys| Ok(server.reload(keys)?));
@@ -194,7 +201,8 @@ fn options(
     })
 }
 
-/// Returns the model's name as a word: the name in the file, or the file's name.
+/// Returns the model's name in requests and answers, as one lower-case word: the name that
+/// the GGUF file gives, or the file's own name.
 fn name(loaded: &Loaded) -> String {
     let own = match loaded.model.spec().name.as_str() {
         "" => Path::new(&loaded.path).file_stem().map_or_else(
@@ -208,8 +216,8 @@ fn name(loaded: &Loaded) -> String {
         .replace(char::is_whitespace, "-")
 }
 
-/// Reads the keys of a file. It must have one: without keys, the server would be open to
-/// everybody.
+/// Reads the API keys from a file. It must have one at least: without keys, the server
+/// would be open to everybody.
 fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
     let text = input::text(path, input::MOST_KEYS)?;
     let keys = key_lines(&text);
@@ -219,8 +227,8 @@ fn keys(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(keys)
 }
 
-/// Returns the lines that are keys: neither empty nor comments, and without a byte order
-/// mark.
+/// Returns the API keys in a file's text: the lines that are neither empty nor comments,
+/// without a byte order mark.
 fn key_lines(text: &str) -> Vec<String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = text.lines().map(str::trim);
@@ -228,7 +236,8 @@ fn key_lines(text: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Starts the log. The value has to live as long as lines are written.
+/// Starts the server's log on standard error. The returned guard has to live as long as
+/// lines are logged.
 fn log(form: LogForm, quiet: bool, dropped: Arc<AtomicU64>) -> anyhow::Result<Flush> {
     let default = if quiet { "error" } else { "info" };
     let filter = EnvFilter::try_from_env("MUSER_LOG").unwrap_or_else(|_| EnvFilter::new(default));
@@ -239,13 +248,13 @@ fn log(form: LogForm, quiet: bool, dropped: Arc<AtomicU64>) -> anyhow::Result<Fl
         .with_env_filter(filter)
         .with_ansi(ansi)
         .with_writer(log);
-    // A second subscriber is none: the first one goes on.
+    // `try_init` fails if the process has a log subscriber already, which then stays.
     let _ = match form {
         LogForm::Text => builder.try_init(),
         LogForm::Json => builder.json().try_init(),
     };
-    // What panics is caught and answered with 500; its words go the same way as
-    // other lines, not to an output that may be stuck.
+    // A panic in a request is caught and answered with 500; its message goes the same way as
+    // other log lines, not straight to a standard error that may be stuck.
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
         let what = panic.payload_as_str().unwrap_or("no text");
@@ -254,8 +263,8 @@ fn log(form: LogForm, quiet: bool, dropped: Arc<AtomicU64>) -> anyhow::Result<Fl
     Ok(flush)
 }
 
-/// The signals that end the server or have it read its files anew. Listening begins
-/// before the server starts, so that an early one is not lost.
+/// The signals that end the server (SIGTERM) or have it read its files anew (SIGHUP).
+/// Listening begins before the server starts, so that an early signal is not lost.
 struct Signals {
     runtime: tokio::runtime::Runtime,
     terminate: Signal,
@@ -279,7 +288,7 @@ impl Signals {
         })
     }
 
-    /// Waits until SIGTERM or Ctrl-C.
+    /// Waits until SIGTERM or Ctrl-C comes; calls `reload` at each SIGHUP meanwhile.
     fn wait(mut self, mut reload: impl FnMut()) {
         self.runtime.block_on(async {
             let mut tick = tokio::time::interval(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! `muser synth`: a model of random weights.
+//! `muser synth`: writes a GGUF file of random weights, for timing and for tests.
 
 use crate::cli::Common;
 use crate::exit::Usage;
@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 /// Writes a model of random weights, for timing and for tests.
 ///
-/// It has an architecture and the formats of a real one, no tokenizer, and
-/// nothing to say. The same options give the same file on every machine.
+/// It has the architecture and the weight formats of a real model, but no tokenizer, and
+/// what it generates means nothing. The same options give the same file on every machine.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Geometries: glimmer-30b (the release), glimmer-nano (the embedded model's),
@@ -26,56 +26,56 @@ Examples:
   muser synth --geometry glimmer-nano --vocab 32000 --seed 5 nano.gguf
   muser --model 30b-8.gguf run --tokens 1,2,3 -n 32 --ids")]
 pub(crate) struct SynthArgs {
-    /// The file to write
+    /// The GGUF file to write
     #[arg(value_name = "OUT")]
     output: PathBuf,
-    /// The architecture, as general.architecture has it: muse-glimmer or llama;
-    /// without it, the geometry's
+    /// The architecture, as a GGUF file's general.architecture names it: muse-glimmer or
+    /// llama; without it, the geometry's
     #[arg(long, value_name = "NAME")]
     arch: Option<String>,
-    /// The sizes to start from; without it, those of glimmer-nano
+    /// The geometry: the model sizes to start from; without it, those of glimmer-nano
     #[arg(long, value_name = "NAME")]
     geometry: Option<String>,
-    /// The formats of the matrices
+    /// The mix: the weight formats of the model's matrices
     #[arg(long, value_name = "NAME", default_value = "q4_k_m")]
     mix: String,
-    /// Where the random weights start
+    /// Seed of the random weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Layers
+    /// Number of layers of the model
     #[arg(long, value_name = "N")]
     layers: Option<usize>,
-    /// Width of the residual stream
+    /// Width of the model's residual stream
     #[arg(long, value_name = "N")]
     hidden: Option<usize>,
-    /// Query heads
+    /// Number of query heads of a layer's attention
     #[arg(long, value_name = "N")]
     heads: Option<usize>,
-    /// KV heads
+    /// Number of KV heads of a layer's attention
     #[arg(long, value_name = "N")]
     kv_heads: Option<usize>,
-    /// Values in a head
+    /// Number of values in an attention head
     #[arg(long, value_name = "N")]
     head_dim: Option<usize>,
-    /// Width of the FFN
+    /// Width of a layer's FFN (feed-forward network)
     #[arg(long, value_name = "N")]
     ffn: Option<usize>,
-    /// Tokens of the vocabulary
+    /// Number of tokens in the vocabulary
     #[arg(long, value_name = "N")]
     vocab: Option<usize>,
-    /// Positions that a sliding layer sees
+    /// Number of last positions that a layer with sliding attention sees
     #[arg(long, value_name = "N")]
     window: Option<usize>,
-    /// Positions of the context
+    /// Number of positions of the model's context
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// Every N-th layer is full, the others sliding
+    /// Every N-th layer has full attention, the others sliding attention
     #[arg(long, value_name = "N")]
     period: Option<usize>,
-    /// Take the embedding for the head, too: no output.weight
+    /// Use the embedding as the output matrix, too: no output.weight in the file
     #[arg(long)]
     tied: bool,
-    /// Overwrite the file
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
 }
@@ -133,7 +133,8 @@ impl SynthArgs {
     }
 }
 
-/// The architecture of this name.
+/// Returns the model architecture of this name; the error for an unknown one lists the known
+/// ones.
 fn architecture(name: &str) -> anyhow::Result<&'static str> {
     let found = ARCHITECTURES.into_iter().find(|arch| *arch == name);
     let names = || ARCHITECTURES.join(", ");
@@ -146,7 +147,7 @@ fn architecture(name: &str) -> anyhow::Result<&'static str> {
     Ok(found.ok_or_else(usage)?)
 }
 
-/// Runs the command.
+/// Runs `muser synth` with these arguments.
 pub(crate) fn run(common: &Common, args: &SynthArgs) -> anyhow::Result<()> {
     let (geometry, mix) = (args.geometry()?, args.mix()?);
     let mut out = OutFile::create(&args.output, args.force)?;

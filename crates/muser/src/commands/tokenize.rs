@@ -1,4 +1,4 @@
-//! `muser tokenize`: text to token ids.
+//! `muser tokenize`: turns text into token ids.
 
 use crate::cli::Common;
 use crate::{load, output, prompt};
@@ -16,23 +16,23 @@ Examples:
   muser tokenize --special --no-bos \"<|start|>user<|message|>Hi<|eot|>\"
   muser tokenize --file story.txt > story.ids")]
 pub(crate) struct TokenizeArgs {
-    /// The text; without it, standard input
+    /// The text to tokenize; without it, standard input
     #[arg(value_name = "TEXT", conflicts_with = "file")]
     text: Option<String>,
-    /// Read the text from a file
+    /// Read the text to tokenize from a file
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Special tokens written in the text are those tokens, not letters
+    /// Take special tokens that are written in the text as tokens, not as letters
     #[arg(long)]
     special: bool,
-    /// Start with the start token, whatever the model wishes
+    /// Put the start token first, whatever the model file asks for
     #[arg(long, conflicts_with = "no_bos")]
     bos: bool,
-    /// Do not start with the start token
+    /// Do not put the start token first
     #[arg(long)]
     no_bos: bool,
-    /// One token a line: its id and its text, bytes as \xHH where it is a part
-    /// of a character
+    /// Print one token a line: its id and its text, or its bytes as \xHH where the token
+    /// is a part of a character
     #[arg(long)]
     pieces: bool,
     /// Print JSON: an array of ids, or with --pieces of objects, whose `text` is
@@ -41,7 +41,8 @@ pub(crate) struct TokenizeArgs {
     json: bool,
 }
 
-/// A token: its text, or its bytes where it is a part of a character.
+/// A token as `--pieces` prints it: its id, and its text, or its bytes where it is only a
+/// part of a character.
 #[derive(serde::Serialize)]
 struct Piece {
     id: Token,
@@ -66,7 +67,7 @@ impl std::fmt::Display for Piece {
     }
 }
 
-/// Runs the command.
+/// Runs `muser tokenize` with these arguments.
 pub(crate) fn run(common: &Common, args: &TokenizeArgs) -> anyhow::Result<()> {
     let tokenizer = load::tokenizer(common)?;
     let text = match (&args.text, &args.file) {

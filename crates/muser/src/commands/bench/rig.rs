@@ -1,4 +1,5 @@
-//! A model, a sequence, and calls of any width at any depth of it.
+//! The rig of `muser bench`: a model with one sequence, on which forward calls of any width
+//! are computed and timed at any depth.
 
 use crate::measure::RowHash;
 use muser_engine::Token;
@@ -6,16 +7,18 @@ use muser_model::{Cache, ModelError, Transformer, Want};
 use muser_ops::Backend;
 use std::time::{Duration, Instant};
 
-/// Rows of logits by their SHA-256.
+/// The SHA-256 hashes of rows of logits, all together and each alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RowHashes {
-    /// Of the first so many together, as `muser logits --sha256` has it.
+    /// The SHA-256 of the first rows together, as many as were asked for, computed as by
+    /// `muser logits --sha256`.
     pub(super) hash: String,
-    /// Of each.
+    /// The SHA-256 of each row of logits.
     pub(super) each: Vec<String>,
 }
 
-/// The sequence stands at `depth` between calls.
+/// A model and a token sequence, of which the first `depth` tokens are in the K/V cache
+/// whenever no call is running.
 pub(super) struct Rig<'a, B: Backend> {
     model: &'a Transformer<B>,
     cache: Cache<B>,
@@ -24,7 +27,7 @@ pub(super) struct Rig<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Rig<'a, B> {
-    /// At depth 0 of this sequence.
+    /// Makes a rig over a token sequence with an empty K/V cache: at depth 0.
     pub(super) fn new(model: &'a Transformer<B>, ids: &'a [Token]) -> Self {
         Self {
             model,
@@ -34,10 +37,12 @@ impl<'a, B: Backend> Rig<'a, B> {
         }
     }
 
-    /// Stores the first `depth` tokens, or cuts back to them.
+    /// Moves to a depth: computes tokens until the K/V cache holds the first `depth`, or cuts
+    /// the cache back to them.
     pub(super) fn go_to(&mut self, depth: usize) -> Result<(), ModelError> {
         self.depth = depth;
-        // A ring may no longer hold what lies before the cut: all over again.
+        // A ring (the cache of a layer with a window) may no longer hold what lies before the
+        // cut: then all tokens are computed again.
         if self.cache.len() > depth && !self.cache.truncate(depth) {
             self.cache.clear();
         }
@@ -46,9 +51,9 @@ impl<'a, B: Backend> Rig<'a, B> {
             .forward(&mut self.cache, missing, Want::Nothing, &mut |_, _| {})
     }
 
-    /// The rows after the depth in calls of `width`, the last one shorter if
-    /// need be: `rows` of them, or one call if that is more. With
-    /// [`Want::Last`] one call, and its last row.
+    /// Computes the rows of logits after the depth in forward calls of `width` tokens, the
+    /// last call shorter if need be: `rows` rows, or those of one call if that is more. With
+    /// [`Want::Last`], makes one call and returns its last row.
     pub(super) fn rows(
         &mut self,
         width: usize,
@@ -76,7 +81,8 @@ impl<'a, B: Backend> Rig<'a, B> {
         Ok(RowHashes { hash, each })
     }
 
-    /// One call, its time, and the SHA-256 of its last row if asked for.
+    /// Makes one forward call of `width` tokens; returns its time and, with `hash`, the
+    /// SHA-256 of its last row of logits.
     pub(super) fn time(
         &mut self,
         width: usize,

@@ -1,37 +1,39 @@
-//! The proof before the clock: every width gives the bits of the reference.
+//! Proves, before `muser bench` times anything, that forward calls of every width give the
+//! bits of a reference.
 //!
-//! In the pinned lane each width has bits of its own, those that llama.cpp
-//! gives at that width. There the reference of a width is a second backend, of
+//! In the pinned lane (llama.cpp's arithmetic) each width has bits of its own, those that
+//! llama.cpp gives at that width. There the reference of a width is a second backend, of
 //! another instruction set; where the machine has no second one, the same calls
 //! once more.
 
 use super::rig::RowHashes;
 use muser_model::Want;
 
-/// An answer that depends on how it was computed.
+/// An error: forward calls gave other logits than the reference, so they are not timed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: expected SHA-256 {expected}, found {found}: a wrong answer is not timed")]
 pub(super) struct WrongAnswer {
-    /// The calls.
+    /// The forward calls that gave other logits: depth, width and mode, in words.
     pub(super) what: String,
-    /// The proved hash.
+    /// The SHA-256 of the reference's logits.
     pub(super) expected: String,
-    /// Theirs.
+    /// The SHA-256 of the logits that the calls gave.
     pub(super) found: String,
 }
 
-/// What every width must give.
+/// The hashes of the logits that forward calls of every width must give.
 #[derive(Debug)]
 pub(super) struct Proof {
-    /// SHA-256 of the reference's rows.
+    /// The SHA-256 of the reference's rows of logits.
     pub(super) hash: String,
-    /// The last row of a call of each width, in the order of the widths: of one
-    /// that gives all logits, and of one that gives the last.
+    /// For each width, in order, the SHA-256 of a call's last row of logits: of a call that
+    /// gives the logits of all tokens, and of one that gives only the last.
     pub(super) last: Vec<[String; 2]>,
 }
 
-/// The proof of a lane where the width matters: each width in both modes by the
-/// subject (`run`) and by the `witness`.
+/// Proves the logits for the lane where they depend on the width, the pinned one
+/// (llama.cpp's arithmetic): for each width and mode, the subject (the backend to time,
+/// `run`) and the `witness` (a second backend) must give the same rows.
 pub(super) fn verify_widths(
     widths: &[usize],
     rows: usize,
@@ -67,11 +69,11 @@ pub(super) fn verify_widths(
     Ok(Proof { hash, last })
 }
 
-/// Computes `rows` rows in one batch, one at a time, and in calls of each
-/// width, and compares: the rows of calls that give all logits, and the last
-/// row of one that gives the last.
+/// Computes `rows` rows of logits in one batch, one at a time, and in calls of each
+/// width, and checks that they are the same: the rows of calls that give all logits, and
+/// the last row of a call that gives the last.
 ///
-/// `run` is [`super::rig::Rig::rows`] at some depth.
+/// `run` computes rows of logits: [`super::rig::Rig::rows`] at some depth.
 pub(super) fn verify(
     widths: &[usize],
     rows: usize,
@@ -95,8 +97,8 @@ pub(super) fn verify(
     for &width in widths {
         let all = run(width, Want::All)?;
         check(width, "all logits", &reference.hash, &all.hash)?;
-        // Beyond the reference's rows stands the run that has just been
-        // compared on all of them.
+        // A width beyond the reference's rows is compared with its own run that gave all
+        // logits, whose first rows have just been compared with the reference.
         let of = if width <= rows { &reference } else { &all };
         let Some(expected) = of.each.get(width - 1) else {
             anyhow::bail!("calls of {width} tokens gave {} rows", of.each.len());
@@ -114,7 +116,8 @@ pub(super) fn verify(
 mod tests {
     use super::*;
 
-    /// Rows named by their index, but for what `wrong` changes.
+    /// Fakes the rows of a forward call: each row's hash is its index, with a mark if `wrong`
+    /// picks it.
     fn honest(
         width: usize,
         rows: usize,
@@ -173,7 +176,7 @@ mod tests {
                 assert!(error.to_string().starts_with(&words), "{error}");
             }
         }
-        // The reference itself, against one at a time.
+        // A wrong row in the reference itself shows against the calls of one token.
         let error = prove(&|w, i, _| (w, i) == (4, 2)).unwrap_err();
         assert!(error.to_string().contains("calls of 1 tokens"), "{error}");
     }

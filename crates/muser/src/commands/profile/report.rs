@@ -1,4 +1,5 @@
-//! The profile as tables and as JSON.
+//! Sums the profiler's measurements by operation and by layer, and formats them as tables or
+//! as JSON.
 
 use super::Round;
 use crate::measure::{Setting, Spread};
@@ -10,7 +11,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// All that the command prints.
+/// All that `muser profile` prints: the setting, and the times of prefill and decode.
 #[derive(Serialize)]
 pub(super) struct Report {
     #[serde(rename = "file")]
@@ -22,44 +23,50 @@ pub(super) struct Report {
     pub(super) decode: Phase,
 }
 
-/// Prefill or decode; figures are those of one pass: a prompt, or a token.
+/// The profile of a phase, prefill or decode. Its times and counts are those of one forward
+/// pass: over the prompt, or over one token.
 #[derive(Serialize)]
 pub(super) struct Phase {
-    /// Tokens in a pass.
+    /// The number of tokens in one forward pass of this phase (prefill or decode).
     tokens: usize,
-    /// Passes in a round.
+    /// The number of forward passes in one round of this phase (prefill or decode).
     passes: usize,
-    /// Tokens a second without the instrument.
+    /// Tokens per second in the rounds without the profiler.
     tok_s_plain: Spread,
-    /// And with it.
+    /// Tokens per second in the rounds with the profiler.
     tok_s_profiled: Spread,
-    /// Time with it over time without, less one; medians.
+    /// The profiler's cost: the median time with it divided by the median time without it,
+    /// less one.
     overhead: f64,
-    /// Of a pass, the mean of all rounds.
+    /// Seconds of one forward pass with the profiler, the mean of all rounds.
     seconds: f64,
-    /// Of that, not inside any operation.
+    /// Seconds of one forward pass that lie outside of any operation, the mean of all rounds.
     outside_seconds: f64,
     totals: Line,
     ops: Vec<Line>,
     layers: Vec<Line>,
 }
 
-/// Operations of one kind, or of one layer, in one pass.
+/// A line of the profile: time and counts of one kind of operation, or of one layer, in one
+/// forward pass.
 #[derive(Clone, Default, Serialize)]
 struct Line {
-    /// `embed`, `attention`, `ffn`, `head`; the layer's number.
+    /// The part of the forward pass: `embed`, `attention`, `ffn` or `head`; in the lines by
+    /// layer, the number of a layer.
     part: String,
-    /// The operation; a projection set by its matrices.
+    /// The operation's name; that of a projection set (matrices that multiply the same
+    /// input) lists the matrices. Empty in the lines by layer.
     op: String,
     calls: u64,
     sets: u64,
     dispatches: u64,
     seconds: f64,
     weight_bytes: u64,
-    /// The mean: attention sees one position more with each token.
+    /// Bytes of K and V read and written in a forward pass. A mean, because attention sees
+    /// one position more with each token.
     kv_bytes: f64,
     activation_bytes: u64,
-    /// The mean.
+    /// Floating-point operations of a forward pass, the mean of all passes.
     flops: f64,
 }
 
@@ -69,7 +76,7 @@ impl Line {
     }
 }
 
-/// Sums of events.
+/// The sums of counts and times over several recorded operations.
 #[derive(Default)]
 struct Sum {
     counts: Counts,
@@ -82,8 +89,8 @@ impl Sum {
         self.time += event.time;
     }
 
-    /// In one of `passes` equal passes: what does not depend on the depth is
-    /// the same in each, so the division is exact.
+    /// Returns the figures of one forward pass, given sums over `passes` equal ones. What does
+    /// not depend on the depth is the same in each, so that the integer division is exact.
     fn line(&self, part: &str, op: &str, passes: u64) -> Line {
         let c = &self.counts;
         let each = |n: u64| n / passes;
@@ -103,7 +110,8 @@ impl Sum {
     }
 }
 
-/// The part of a forward pass, without its layer.
+/// Returns the name of a stage of the forward pass, without the layer's number: `embed`,
+/// `attention`, `ffn` or `head`.
 pub(super) fn part(stage: Option<Stage>) -> &'static str {
     match stage {
         None => "",
@@ -114,7 +122,8 @@ pub(super) fn part(stage: Option<Stage>) -> &'static str {
     }
 }
 
-/// The operation's name; a projection set by its matrices: `attn_q+attn_k`.
+/// Returns the name of a recorded operation; a projection set (matrices that multiply the
+/// same input) is named by its matrices: `attn_q+attn_k`.
 pub(super) fn label(event: &Event) -> String {
     if event.op != Op::Project {
         return event.op.name().to_owned();
@@ -134,7 +143,8 @@ fn layer(stage: Option<Stage>) -> String {
     }
 }
 
-/// Sums by a key, in the order of first appearance.
+/// Sums recorded operations that have the same key, and returns a line for each key in the
+/// order of first appearance.
 fn by<'a>(
     events: impl Iterator<Item = &'a Event>,
     key: impl Fn(&Event) -> (String, String),
@@ -155,8 +165,8 @@ fn by<'a>(
 }
 
 impl Phase {
-    /// Of pairs of rounds, without and with the instrument; `of` picks the
-    /// phase's time and events.
+    /// Computes a phase's figures from pairs of rounds, one without and one with the profiler;
+    /// `of` picks the phase's time and recorded operations from a round.
     pub(super) fn new(
         tokens: usize,
         passes: usize,

@@ -1,5 +1,5 @@
-//! A round as a Chrome trace: spans of passes, of the stages in them, and of
-//! the operations in those, on one timeline.
+//! Writes one round of the profiler as a Chrome trace: spans of forward passes, of the
+//! stages in them, and of the operations in those, on one timeline.
 
 use super::report::{label, part};
 use muser_ops::Stage;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::time::Duration;
 
-/// Writes the trace.
+/// Writes the operations of a prefill and of decoding as a Chrome trace in JSON.
 pub(super) fn write(
     out: &mut impl Write,
     prefill: &[Event],
@@ -38,7 +38,8 @@ pub(super) fn write(
     Ok(writeln!(out)?)
 }
 
-/// The micro-batches: each begins with its embedding.
+/// Splits recorded operations into micro-batches (batches that the forward pass computes at
+/// once), each of which begins with the embedding.
 fn passes(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     events.chunk_by(|a, b| {
         let embeds = |e: &Event| e.stage == Some(Stage::Embed);
@@ -50,7 +51,8 @@ fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// A span around events, of which there is at least one.
+/// Makes the trace's span that encloses successive operations, of which there is at least
+/// one.
 fn enclosing(events: &[Event], category: &str, name: String) -> Value {
     let start = events.first().map_or(Duration::ZERO, |e| e.start);
     let end = events.last().map_or(start, |e| e.start + e.time);

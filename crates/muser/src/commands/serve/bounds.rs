@@ -1,4 +1,4 @@
-//! Options that bound what requests may take.
+//! The options of `muser serve` that bound the sizes, times and memory of requests.
 
 use crate::exit::Usage;
 use clap::Args;
@@ -6,103 +6,106 @@ use clap::builder::RangedU64ValueParser;
 use muser_server::{GrammarLimits, JsonLimits, Limits, SchemaLimits};
 use std::time::Duration;
 
-/// What requests may take.
+/// Bounds of HTTP requests to `muser serve`: memory, sizes and times.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Bounds of requests")]
 pub(super) struct Bounds {
-    /// Memory of requests and unfinished answers in MiB; a client gets what it
-    /// leaves free of it, one request half
+    /// Most memory of all requests and unfinished answers in MiB; a client may hold as
+    /// much as it leaves free, one request half of it
     #[arg(long, default_value_t = 256, value_name = "N")]
     memory_mib: u64,
-    /// Bytes of a body in MiB
+    /// Largest body of a request in MiB
     #[arg(long, default_value_t = 8, value_name = "N")]
     max_body_mib: usize,
-    /// Objects and arrays within each other
+    /// Deepest nesting of objects and arrays in a JSON body
     #[arg(long, default_value_t = JsonLimits::default().depth, value_name = "N")]
     max_json_depth: usize,
-    /// Values and names of a body
+    /// Most values and names in a JSON body
     #[arg(long, default_value_t = JsonLimits::default().nodes, value_name = "N")]
     max_json_values: usize,
-    /// Bytes of a string in KiB
+    /// Longest string in a JSON body in KiB
     #[arg(long, default_value_t = JsonLimits::default().string_bytes >> 10, value_name = "N")]
     max_string_kib: usize,
-    /// Bytes of a name of a field
+    /// Longest field name in a JSON body in bytes
     #[arg(long, default_value_t = JsonLimits::default().name_bytes, value_name = "N")]
     max_name: usize,
-    /// Messages of a conversation
+    /// Most messages of a request's conversation
     #[arg(long, default_value_t = JsonLimits::default().messages, value_name = "N")]
     max_messages: usize,
-    /// Tools of a request
+    /// Most tools that a request defines
     #[arg(long, default_value_t = JsonLimits::default().tools, value_name = "N")]
     max_tools: usize,
-    /// Connections at once; beyond, one that waits for its client is closed
+    /// Most connections at once; beyond that, one that waits for its client is closed
     #[arg(long, default_value_t = Limits::default().connections, value_name = "N")]
     connections: usize,
-    /// Seconds for a head, and for a body beside what its rate allows
+    /// Seconds for a request's head to arrive, and for its body in addition to what
+    /// --min-body-rate allows
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = seconds())]
     read_timeout: u64,
-    /// Bytes a second that a body has to come with after that time; 0 asks for
-    /// all of it by then
+    /// Bytes a second that a request's body has to arrive with after the time of
+    /// --read-timeout; 0 asks for all of it by then
     #[arg(long, default_value_t = Limits::default().body_rate, value_name = "N")]
     min_body_rate: u64,
-    /// Seconds that a connection may be idle
+    /// Seconds that a connection may be idle between requests
     #[arg(long, default_value_t = 75, value_name = "N", value_parser = seconds())]
     idle_timeout: u64,
-    /// Seconds that a stream may be left unread
+    /// Seconds that a client may leave a streamed answer unread
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = seconds())]
     unread_timeout: u64,
     #[command(flatten)]
     schemas: SchemaBounds,
 }
 
-/// What schemas and what is made of them may take.
+/// Bounds of the JSON schemas in requests, and of the grammars that they are compiled to.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Bounds of schemas")]
 struct SchemaBounds {
-    /// Bytes of a schema in KiB
+    /// Largest JSON schema in KiB
     #[arg(long, default_value_t = SchemaLimits::default().bytes >> 10, value_name = "N")]
     max_schema_kib: usize,
-    /// Objects and arrays of a schema within each other
+    /// Deepest nesting of objects and arrays in a JSON schema
     #[arg(long, default_value_t = SchemaLimits::default().depth, value_name = "N")]
     max_schema_depth: usize,
-    /// Values of a schema
+    /// Most values of any kind in a JSON schema
     #[arg(long, default_value_t = SchemaLimits::default().nodes, value_name = "N")]
     max_schema_values: usize,
-    /// Properties, definitions or required names of one object
+    /// Most properties, definitions or required names of one object of a JSON schema
     #[arg(long, default_value_t = SchemaLimits::default().properties, value_name = "N")]
     max_properties: usize,
-    /// Values of an enum
+    /// Most values of an enum in a JSON schema
     #[arg(long, default_value_t = SchemaLimits::default().values, value_name = "N")]
     max_enum: usize,
-    /// Items that an array has to have, and has without a bound of its own
+    /// Most items that a JSON schema may require of an array (minItems); an array without
+    /// a smaller maxItems ends there, too
     #[arg(long, default_value_t = SchemaLimits::default().items, value_name = "N")]
     max_items: usize,
-    /// Bytes of a pattern
+    /// Longest pattern (regular expression) in a JSON schema in bytes
     #[arg(long, default_value_t = SchemaLimits::default().pattern_bytes, value_name = "N")]
     max_pattern: usize,
-    /// Steps of a pattern with its repetitions written out
+    /// Most steps of a JSON schema's pattern with its repetitions written out
     #[arg(long, default_value_t = SchemaLimits::default().pattern_steps, value_name = "N")]
     max_pattern_steps: u64,
-    /// Rules of the grammar that a schema comes to
+    /// Most rules of the grammar that a JSON schema is turned into
     #[arg(long, default_value_t = SchemaLimits::default().rules, value_name = "N")]
     max_schema_rules: usize,
-    /// Processes that compile grammars, 1 to 64
+    /// Number of processes that compile grammars of JSON schemas, 1 to 64
     #[arg(long, default_value_t = GrammarLimits::default().workers, value_name = "N")]
     grammar_workers: usize,
-    /// CPU seconds to compile a grammar, 1 to 3600
+    /// Most CPU seconds to compile the grammar of a JSON schema, 1 to 3600
     #[arg(long, default_value_t = GrammarLimits::default().time.as_secs(), value_name = "N",
         value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
     grammar_timeout: u64,
-    /// Memory of a process that compiles grammars in MiB, at least 64
+    /// Most memory of a process that compiles grammars in MiB, at least 64
     #[arg(long, default_value_t = GrammarLimits::default().memory >> 20, value_name = "N")]
     grammar_mib: u64,
-    /// Tokens of reasoning before an answer that has to fit a schema
+    /// Most tokens of reasoning before an answer that has to fit a JSON schema
     #[arg(long, default_value_t = GrammarLimits::default().reasoning, value_name = "N")]
     max_reasoning: usize,
 }
 
 impl Bounds {
-    /// The limits that these are; the others have their defaults.
+    /// Returns the server's limits with the values of these options; limits that no option
+    /// sets have their defaults.
     pub(super) fn limits(&self) -> anyhow::Result<Limits> {
         let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let string = bytes("max-string-kib", self.max_string_kib as u64, 1 << 10)?;
@@ -158,14 +161,15 @@ impl SchemaBounds {
     }
 }
 
-/// A size in bytes that was given in larger units.
+/// Converts the value of the option `--name` from a larger unit, such as MiB, to bytes; an
+/// error if that does not fit 64 bits.
 pub(super) fn bytes(name: &str, number: u64, unit: u64) -> Result<u64, Usage> {
     let bytes = number.checked_mul(unit);
     bytes.ok_or_else(|| Usage(format!("--{name} is too large")))
 }
 
-/// Seconds of a duration: none is not a duration, and sums with the clock have
-/// to fit it.
+/// Returns the parser of an option in whole seconds, 1 to 86400: zero is no duration, and
+/// the sum with the clock's time must not overflow.
 pub(super) fn seconds() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=86_400)
 }
