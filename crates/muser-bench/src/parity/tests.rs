@@ -19,8 +19,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     Nothing,
-    /// Products of Q4_K weights with one row of activations round each product before
-    /// it is added, instead of using a fused multiply-add.
+    /// Products of Q4_K weights on llama.cpp's interleaved route round each product
+    /// before it is added, instead of using a fused multiply-add.
     UnfusedLink,
     /// Attention applies its scale to the query instead of the score.
     ScaledQuery,
