@@ -4,7 +4,7 @@
 //!
 //! The true value is that of the f64 function of the `libm` crate: its own error, about
 //! one f64 ulp, is 2^-29 of the f32 ulp in which errors are given here. The figures
-//! stand in `docs/numerics.md`; measuring takes minutes for each function on each core.
+//! stand in `docs/numerics.md`; measuring takes minutes for each function.
 
 use muser_ops::math;
 use muser_ops::pinned::glibc;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum length of a request's JSON line in bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// Maximum length of one tensor's data in bytes.
+/// Maximum length of the data of one tensor of a request, in bytes.
 const MAX_TENSOR: usize = 4 << 30;
 
 /// A tensor of a request or of a reply, as its JSON line describes it: the tensor's

@@ -71,8 +71,8 @@ const RULES: [Rule; 14] = [
         &["muser-quant", "muser-ops", "muser-cpu", "muser-model"],
         &[],
     ),
-    // Only what holds the strict lane's (muser's own arithmetic) constants and
-    // functions; `tidy` must build fast.
+    // Uses the constants and functions of the strict lane (muser's own arithmetic)
+    // only: `tidy` must build fast.
     ("xtask", &["muser-quant", "muser-ops"], &[]),
 ];
 
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(up, ["muser-quant uses muser-ops"]);
         let built = found("muser-text", "muser-gguf", json!("build"));
         assert_eq!(built, ["muser-text uses muser-gguf"]);
-        // Allowed in tests alone.
+        // These dependencies are allowed in tests alone.
         let shipped = found("muser", "muser-reference", json!(null));
         assert_eq!(shipped, ["muser uses muser-reference"]);
         let shipped = found("muser-cpu", "muser-conformance", json!(null));

@@ -45,7 +45,7 @@ impl std::fmt::Display for Finding {
 struct Tree(BTreeMap<String, String>);
 
 impl Tree {
-    /// Reads every file that git tracks or does not ignore.
+    /// Reads every text file of the repository that git tracks or does not ignore.
     fn read(root: &Path) -> Result<Self, String> {
         let listing = output(
             Command::new("git")

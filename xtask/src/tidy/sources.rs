@@ -114,7 +114,7 @@ pub(super) fn unsafe_is_where_it_may_be(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds source files and pages longer than [`MOST_LINES`].
+/// Finds source files and pages that are longer than [`MOST_LINES`] allows.
 pub(super) fn files_stay_readable(tree: &Tree) -> Vec<Finding> {
     let written = |p: &str| {
         let page = p.ends_with(".md") && !p.ends_with("CHANGELOG.md");

@@ -56,7 +56,8 @@ impl Overlap {
     }
 }
 
-/// Clock ticks of all CPUs since the machine started.
+/// Clock ticks of all CPUs since the machine started: idle, stolen by the host, and
+/// all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ticks {
     idle: u64,
@@ -71,8 +72,8 @@ impl Ticks {
 
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().find_map(|l| l.strip_prefix("cpu "))?;
-        // user nice system idle iowait irq softirq steal; the guest fields
-        // after them are contained in the first two.
+        // The fields are user nice system idle iowait irq softirq steal; the guest
+        // fields after them are contained in the first two.
         let fields: Option<Vec<u64>> = line
             .split_whitespace()
             .take(8)

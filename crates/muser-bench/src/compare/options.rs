@@ -284,7 +284,7 @@ mod tests {
         // Half a millisecond a token: four chains of 256.
         assert_eq!(calls(5e-4, 0.5, 1, 4096), (256, 4));
         assert_eq!(calls(0.02, 0.5, 256, 4096), (1, 25));
-        // The end of the context.
+        // Near the end of the context, with room for nine positions.
         assert_eq!(calls(0.1, 0.5, 4, 9), (2, 3));
         assert_eq!(calls(0.0, 0.5, 512, 512), (1, 32));
     }

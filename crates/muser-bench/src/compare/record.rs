@@ -122,7 +122,7 @@ impl RecordFiles {
         Ok(place)
     }
 
-    /// Writes the CSV and the JSON file of the record.
+    /// Writes the CSV and the JSON file of a comparison's record.
     pub(super) fn write(&self, csv: &str, json: &Value) -> Result<(), String> {
         if let Some(folder) = self.csv.parent() {
             fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;

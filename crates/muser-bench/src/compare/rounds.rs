@@ -72,8 +72,9 @@ pub(super) struct Proof {
     pub(super) strict: String,
     /// Hash of the pinned lane's last logits (llama.cpp's arithmetic).
     pub(super) pinned: String,
-    /// Whether llama.cpp's last logits have the pinned lane's hash; `None` where
-    /// llama.cpp's ring buffer has wrapped and its sums have another order.
+    /// Whether llama.cpp's last logits have the hash of the pinned lane's (llama.cpp's
+    /// arithmetic in muser); `None` where llama.cpp's ring buffer has wrapped and its
+    /// sums have another order.
     pub(super) equal: Option<bool>,
 }
 

@@ -37,7 +37,8 @@ const OPTIONAL: [&str; 4] = [
     "muse-glimmer.final_logit_softcapping",
 ];
 
-/// A model geometry chosen for its odd sizes, which no released model has.
+/// A model geometry (layers, widths, heads, vocabulary) of odd sizes, which no released
+/// model has.
 #[derive(Clone, Copy)]
 struct Shape {
     layers: usize,

@@ -25,9 +25,9 @@ enum Span {
     /// Uniform over ±140: the whole range in which exp is neither zero nor infinite,
     /// and beyond.
     Range,
-    /// Normally distributed around zero.
+    /// Values normally distributed around zero.
     Normal,
-    /// Magnitudes from 2^-30 to 2^8, every exponent equally likely.
+    /// Values with magnitudes from 2^-30 to 2^8, every exponent equally likely.
     Spread,
 }
 
