@@ -29,7 +29,7 @@ enum Command {
     /// Measure the error of exp, sigmoid, SiLU and tanh over all 2^32 inputs (minutes
     /// each)
     Math {
-        /// Functions to measure; without names, all
+        /// Mathematical functions to measure; without names, all
         #[arg(value_name = "FUNCTION", value_parser = math::names())]
         functions: Vec<String>,
     },

@@ -99,7 +99,7 @@ struct Worst {
     /// Number of inputs in the domain whose result is not the true value rounded to
     /// nearest.
     not_nearest: u64,
-    /// Number of inputs outside the function's domain.
+    /// Number of f32 inputs outside the function's domain, whose error is not given in ulp.
     outside: u64,
     /// Largest absolute error of the function outside its domain.
     outside_error: f64,

@@ -25,8 +25,8 @@ enum Command {
     /// Time llama.cpp and both lanes (strict and pinned arithmetic) on the same file,
     /// in turn
     Compare(compare::Options),
-    /// Answer requests as muser's side of compare, which starts this process to time
-    /// how long opening a model takes
+    /// Answer requests as muser's side of the comparison with llama.cpp; `compare`
+    /// starts this process to time how long opening a model takes
     #[command(name = compare::SERVE, hide = true)]
     Serve(compare::Serve),
 }

@@ -21,7 +21,7 @@ use crate::wire;
 const USAGE: &str =
     "usage: muser-reference bench --model FILE [--context N] [--ubatch N] [--swa-full]";
 
-/// Options of the command line of the comparator's `bench` server.
+/// Command-line options of the `bench` server, which times llama.cpp's calls.
 struct Options {
     model: String,
     context: u32,
@@ -77,8 +77,8 @@ struct Tokens {
     tokens: Vec<i32>,
 }
 
-/// A request to run timed calls, the first one at a depth (a number of positions stored
-/// before it).
+/// A request to time calls of `llama_decode`, the first one at a depth (a number of
+/// positions stored before it).
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Calls {

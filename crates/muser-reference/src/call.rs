@@ -46,8 +46,8 @@ pub(crate) fn run(
 
 type Made = Result<(String, Vec<i64>, Vec<u8>), String>;
 
-/// Copies the floats of a request's tensor to aligned memory. Returns them with the row
-/// length and the number of rows.
+/// Copies the f32 values of a tensor that a request sent to aligned memory. Returns
+/// them with the row length and the number of rows.
 fn floats(t: &wire::Tensor, data: &[u8]) -> Result<(Vec<f32>, usize, usize), String> {
     let n = *t.ne.first().unwrap_or(&0);
     let rows: i64 = t.ne[1.min(t.ne.len())..].iter().product();

@@ -22,7 +22,7 @@ const TYPES: [(&str, sys::ggml_type); 9] = [
     ("i64", sys::GGML_TYPE_I64),
 ];
 
-/// Returns ggml's tensor type of this name.
+/// Returns the ggml tensor type that a request calls by this name, such as `q4_K`.
 pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
     TYPES
         .iter()
@@ -144,7 +144,7 @@ impl Drop for Buffer {
     }
 }
 
-/// ggml's CPU backend.
+/// Owns ggml's CPU backend and frees it when dropped.
 pub(crate) struct Backend(NonNull<sys::ggml_backend>);
 
 impl Backend {

@@ -30,7 +30,7 @@ struct Request {
     use_ref: bool,
     /// Tensors of the request, whose data follows the request's JSON line.
     tensors: Vec<wire::Tensor>,
-    /// Names of tensors kept from earlier requests, to drop now.
+    /// Names of tensors that the server kept from earlier requests and shall now drop.
     #[serde(default)]
     drop: Vec<String>,
     /// Operations of the graph, in an order in which operands come first.
@@ -64,7 +64,8 @@ struct Owned {
     _context: Context,
 }
 
-/// Tensors kept between requests, by the names under which later requests may use them.
+/// ggml tensors that the server keeps between requests, by the names under which later
+/// requests may use them.
 type Kept = HashMap<String, Owned>;
 
 /// A reply to a request: its JSON line and the bytes after it.
@@ -163,8 +164,8 @@ struct Inputs<'a> {
     sent: HashMap<String, Raw>,
     /// Tensors in the graph's ggml context, which have no memory yet, with their data.
     plain: Vec<(Raw, &'a [u8])>,
-    /// Tensors with memory of their own that are dropped when the request is answered,
-    /// by name.
+    /// ggml tensors with memory of their own that are dropped when the request is
+    /// answered, by name.
     own: Vec<(String, Owned)>,
 }
 

@@ -80,8 +80,8 @@ fn log_tail() -> String {
     log[log.len().saturating_sub(6)..].join(" | ")
 }
 
-/// Answers requests to run models, which come on standard input, until its end. The
-/// last model stays loaded for the next request.
+/// Answers requests to run models with llama.cpp, which come on standard input, until
+/// its end. The last model stays loaded for the next request.
 ///
 /// # Errors
 /// When the stream itself breaks; a bad request is answered with its error.

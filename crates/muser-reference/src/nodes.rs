@@ -13,13 +13,13 @@ use crate::ggml::{Context, Raw, type_of};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Node {
-    /// Name that the operation's result gets.
+    /// Name of the tensor that the operation results in.
     pub(crate) name: String,
     /// Name of the ggml operation: `mul_mat`, `rope`, …
     pub(crate) op: String,
     /// Names of the tensors that are the operation's operands.
     pub(crate) src: Vec<String>,
-    /// Parameters of the operation, by ggml's names.
+    /// Parameters of the ggml operation, such as `eps` or `scale`, by ggml's names.
     #[serde(default)]
     pub(crate) params: Value,
 }

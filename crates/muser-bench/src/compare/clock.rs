@@ -25,7 +25,7 @@ fn scheduled(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// CPU time that the idle side of a comparison used while the other one computed.
+/// CPU time that llama.cpp used while muser computed, or muser while llama.cpp did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
     wall: f64,
@@ -49,8 +49,8 @@ impl Overlap {
         }
     }
 
-    /// Returns the CPU time that the idle side used, as a share of one CPU; `None` if
-    /// it was not measured.
+    /// Returns the CPU time that the process which should be idle used, as a share of
+    /// one CPU; `None` if it was not measured.
     pub(super) fn share(&self) -> Option<f64> {
         (self.wall > 0.0).then_some(self.used? / self.wall)
     }

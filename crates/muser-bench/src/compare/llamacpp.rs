@@ -32,8 +32,8 @@ pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<Str
 }
 
 impl Reference {
-    /// Starts the comparator's `bench` server on a model and sends it the tokens that
-    /// the calls will process.
+    /// Starts the comparator's `bench` server, llama.cpp as a process, on a model and
+    /// sends it the tokens that the calls will process.
     ///
     /// # Errors
     /// The server does not start, is of another profile, or runs with

@@ -57,8 +57,8 @@ use std::time::Instant;
 
 /// Number of measurements of the machine's read bandwidth; the best one counts.
 const TRIES: usize = 5;
-/// CPU time of the side that should be idle, as a share of one CPU, above which a
-/// comparison of speed is refused.
+/// CPU time that llama.cpp may use while muser computes, or the other way round, as a
+/// share of one CPU; a comparison of speed with more is refused.
 const MOST_OVERLAP: f64 = 0.02;
 /// Share of all CPUs that other processes may take while the machine still counts as
 /// quiet.
@@ -131,7 +131,8 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// Returns the facts of the model that a record keeps: name, size, layers, widths.
+    /// Returns the facts of the model that the record of a comparison keeps: name,
+    /// size, layers, widths.
     fn facts(&self) -> Value {
         let spec = self.budget.spec();
         let file = self.model.file_name();
@@ -277,8 +278,8 @@ fn spent(reference: &Reference) -> Option<f64> {
 }
 
 /// Prints and returns how quiet the machine was during a comparison: the share of all
-/// CPUs that other processes took, and the CPU time of each side while it should have
-/// been idle.
+/// CPUs that other processes took, and the CPU time that llama.cpp and muser used while
+/// they should have been idle.
 ///
 /// # Errors
 /// A side computed while it should have been idle.

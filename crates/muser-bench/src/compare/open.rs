@@ -22,8 +22,8 @@ pub(super) struct Start {
     pub(super) args: Vec<String>,
 }
 
-/// What opening a model file cost one side, llama.cpp or a lane of muser, round by
-/// round.
+/// What opening a model file cost llama.cpp or muser in one of its lanes (strict or
+/// pinned arithmetic), round by round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opened {
     /// Seconds from the start of the process to the first token's logits, by round.
@@ -107,7 +107,8 @@ fn once(
 /// muser takes to open a model.
 pub const SERVE: &str = "serve-compare";
 
-/// Arguments of the process that opens the model as muser's side of a comparison.
+/// Arguments of the process that opens the model as muser's side of a comparison with
+/// llama.cpp.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Serve {
     /// Model file, GGUF
@@ -119,17 +120,17 @@ pub struct Serve {
     profile: Option<Profile>,
 }
 
-/// Returns the command line that starts [`serve`], muser's side of a comparison, as a
-/// process.
+/// Returns the command line of a process that runs [`serve`], muser's side of a
+/// comparison with llama.cpp.
 pub(super) fn arguments(model: &str, level: Level, lane: Lane) -> Vec<String> {
     let mut words = vec![SERVE, model, level.name()];
     words.extend(lane.profile().map(Profile::name));
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Answers the requests for timed calls that come on standard input, in the protocol of
-/// the comparator's `bench` server: muser's side of a comparison as a process of its
-/// own.
+/// Answers requests for timed calls, which come on standard input, as muser's side of a
+/// comparison in a process of its own. The protocol is that of llama.cpp's side, the
+/// comparator's `bench` server.
 ///
 /// # Errors
 /// The file cannot be opened, or a pipe breaks. A bad request is answered with
@@ -193,8 +194,8 @@ fn memory(status: &str) -> Value {
     })
 }
 
-/// Formats the table of what opening a model file of `file` bytes cost, a line for each
-/// side; ratios are relative to the first side.
+/// Formats the table of what opening a model file of `file` bytes cost, a line each for
+/// llama.cpp and muser's lanes; ratios are relative to the first line.
 pub(super) fn table(sides: &[&str], opened: &[Opened], file: u64) -> String {
     let mut text = format!(
         "  {:<10} {:>26} {:>12} {:>12} {:>12} {:>12} {:>14}\n",

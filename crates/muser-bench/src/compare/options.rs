@@ -42,13 +42,15 @@ pub struct Options {
     /// of one token are timed on one thread as well
     #[arg(long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
-    /// Number of rounds; a round is one sample of llama.cpp and of each lane
+    /// Number of rounds; a round is one sample of llama.cpp and of each lane (strict
+    /// and pinned arithmetic)
     #[arg(long, value_name = "N", value_parser = positive, default_value_t = 5)]
     pub(super) rounds: usize,
     /// Milliseconds that a sample is to take, about
     #[arg(long, value_name = "MS", value_parser = positive, default_value_t = 500)]
     sample: usize,
-    /// Rounds in which each side opens the file in a fresh process; 0 leaves that out
+    /// Rounds in which llama.cpp and each lane open the file in a fresh process; 0
+    /// leaves that out
     #[arg(long, value_name = "N", value_parser = number, default_value_t = 3)]
     pub(super) open_rounds: usize,
     /// Let llama.cpp's sliding-window layers keep every position instead of a ring

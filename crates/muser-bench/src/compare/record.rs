@@ -18,14 +18,14 @@ pub(super) struct ProfileRun {
     pub(super) limits: Vec<Limit>,
     pub(super) rows: Vec<Row>,
     pub(super) opened: Vec<Opened>,
-    /// How quiet the machine was: the shares of the CPUs that others and the idle side
-    /// took.
+    /// How quiet the machine was: the shares of the CPUs that other processes took, and
+    /// that llama.cpp and muser took while they should have been idle.
     pub(super) load: Value,
 }
 
 const HEAD: &str = "profile,level,threads,depth,width,calls,round,side,call_seconds,mean_seconds,tokens_per_second";
 
-/// Formats all samples (timed calls of one side in one round) as CSV, a line each.
+/// Formats all timed samples of llama.cpp and of muser's lanes as CSV, a line each.
 pub(super) fn csv(runs: &[ProfileRun]) -> String {
     let mut text = format!("{HEAD}\n");
     for run in runs {
@@ -93,14 +93,15 @@ pub(super) fn summary(run: &ProfileRun) -> Value {
     })
 }
 
-/// Paths of the two files of a record: samples as CSV, facts and medians as JSON.
+/// Paths of the two files of a comparison's record: samples as CSV, facts and medians
+/// as JSON.
 pub(super) struct RecordFiles {
     csv: PathBuf,
     json: PathBuf,
 }
 
 impl RecordFiles {
-    /// Returns the paths of a record's files in the repository, for a date and a name.
+    /// Returns the paths of the files of a comparison's record, for a date and a name.
     ///
     /// # Errors
     /// A record of this date and name exists; records are not overwritten.

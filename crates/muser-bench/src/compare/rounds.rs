@@ -12,14 +12,15 @@ use muser_model::{Budget, Want};
 /// (arithmetics).
 pub(super) const SIDES: [&str; 3] = ["llama.cpp", "strict", "pinned"];
 
-/// Times of one sample: chains of successive forward calls on one side.
+/// Times of one sample: successive forward calls on llama.cpp or on one lane
+/// (arithmetic) of muser.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sample {
     /// Seconds that the median call of the sample took.
     pub(super) call: f64,
     /// Mean seconds that a call of the sample took.
     pub(super) mean: f64,
-    /// Number of forward calls in the sample.
+    /// Number of forward calls that the sample timed.
     pub(super) calls: usize,
 }
 
@@ -85,7 +86,8 @@ pub(super) struct Row {
     pub(super) chain: Chain,
     pub(super) chains: usize,
     pub(super) proof: Proof,
-    /// Samples of llama.cpp, the strict lane and the pinned lane, by round.
+    /// Timed samples by round, each of llama.cpp and of muser's strict lane (its own
+    /// arithmetic) and pinned lane (llama.cpp's).
     pub(super) samples: Vec<[Sample; 3]>,
     /// Tokens a second that the machine's bandwidth and int8 peak allow.
     pub(super) limit: f64,
@@ -95,19 +97,20 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Returns the seconds of the median call of one side (an index of [`SIDES`]), by
-    /// round.
+    /// Returns the seconds of the median forward call of llama.cpp or of a lane of
+    /// muser (`side`, an index of [`SIDES`]), by round.
     fn calls(&self, side: usize) -> Vec<f64> {
         self.samples.iter().map(|s| s[side].call).collect()
     }
 
-    /// Returns the tokens a second of one side (an index of [`SIDES`]).
+    /// Returns the tokens a second of llama.cpp or of a lane of muser (`side`, an index
+    /// of [`SIDES`]).
     pub(super) fn rate(&self, side: usize) -> Spread {
         Spread::rates(self.chain.width as f64, &self.calls(side))
     }
 
-    /// Returns how many times as fast as the side `base` another side is (indices of
-    /// [`SIDES`]).
+    /// Returns how many times as fast as `base` another side is: llama.cpp or a lane of
+    /// muser, as an index of [`SIDES`].
     pub(super) fn speedup(&self, base: usize, side: usize) -> Spread {
         Spread::speedups(&self.calls(base), &self.calls(side))
     }
@@ -124,7 +127,8 @@ pub(super) struct Rounds<'a> {
     pub(super) budget: &'a Budget,
     pub(super) rounds: usize,
     pub(super) sample: f64,
-    /// Number of positions for which each side's K/V cache has room.
+    /// Number of positions for which the K/V caches of llama.cpp and of muser have
+    /// room.
     pub(super) room: usize,
     pub(super) swa_full: bool,
     /// CPU time of llama.cpp's process while muser computed, and of muser's while
@@ -133,8 +137,8 @@ pub(super) struct Rounds<'a> {
 }
 
 impl Rounds<'_> {
-    /// Proves that all sides compute the right logits for a configuration, and then
-    /// measures it.
+    /// Proves that llama.cpp and muser compute the right logits for a configuration,
+    /// and then times them.
     pub(super) fn run(&mut self, point: Point, limit: &Limit) -> Result<Row, String> {
         let Point {
             threads,
@@ -174,8 +178,8 @@ impl Rounds<'_> {
         })
     }
 
-    /// Runs a chain of calls on one side (an index of [`SIDES`]) and adds up the CPU
-    /// time that the other side's process uses meanwhile.
+    /// Runs a chain of calls on llama.cpp or on a lane of muser (`side`, an index of
+    /// [`SIDES`]) and adds up the CPU time that the other, idle process uses meanwhile.
     fn ask(&mut self, side: usize, chain: &Chain) -> Result<Answer, String> {
         let (theirs, ours) = (self.process, std::process::id());
         let [their_idle, our_idle] = &mut self.overlap;
@@ -187,8 +191,8 @@ impl Rounds<'_> {
         answer.map_err(|e| format!("{}: {e}", SIDES[side.min(2)]))
     }
 
-    /// Computes the last logits of a chain of calls on every side and checks that they
-    /// are right.
+    /// Computes the last logits of a chain of calls on llama.cpp and on both lanes of
+    /// muser, and checks that they are right.
     ///
     /// # Errors
     /// The strict lane's row depends on the width of the calls, or the pinned
@@ -219,9 +223,10 @@ impl Rounds<'_> {
         })
     }
 
-    /// Returns whether llama.cpp computes the bits of its profile in this chain of
-    /// calls. With the settings of its tools it does until the ring buffer of the
-    /// sliding-window layers, as long as window and micro-batch, wraps.
+    /// Returns whether llama.cpp is to give the pinned lane's bits (llama.cpp's
+    /// arithmetic in muser) in this chain of calls. With the settings of its tools it
+    /// does until the ring buffer of the sliding-window layers, as long as window and
+    /// micro-batch, wraps.
     fn comparable(&self, chain: &Chain) -> bool {
         let end = chain.depth + chain.width * chain.calls;
         let window = self.budget.spec().window();
@@ -293,8 +298,8 @@ pub(super) mod tests {
         }
     }
 
-    /// A fake side of the comparison, whose logits are named by a function of the chain
-    /// of calls; each call takes a second.
+    /// Stands in for llama.cpp or muser in tests: its logits are named by a function of
+    /// the chain of calls, and each call takes a second.
     struct Fake<'a>(&'a dyn Fn(&Chain) -> &'static str);
 
     impl Side for Fake<'_> {

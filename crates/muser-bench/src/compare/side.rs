@@ -11,16 +11,16 @@ pub(super) struct Chain {
     pub(super) depth: usize,
     pub(super) width: usize,
     pub(super) calls: usize,
-    /// Whether an untimed warm-up call runs before the chain and is rewound.
+    /// Whether an untimed warm-up call runs before the timed calls and is rewound.
     pub(super) warm: bool,
 }
 
 /// The answer to a chain of calls: its times and the hash of its last logits.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
-    /// Seconds that each call of the chain took.
+    /// Seconds that each forward call took, in order.
     pub(super) seconds: Vec<f64>,
-    /// FNV-1a hash of the logits of the chain's last call.
+    /// FNV-1a hash of the logits of the last of the timed calls.
     pub(super) last: String,
 }
 
@@ -33,7 +33,7 @@ pub(super) trait Side {
 }
 
 /// A side of the comparison whose logits depend on the tokens alone, not on the width
-/// of the calls: muser's strict lane.
+/// of the calls: muser's strict lane (its own arithmetic).
 pub(super) trait Invariant: Side {
     /// Computes the tokens of a chain in calls of other widths. Returns the hash of the
     /// last logits, which must equal the chain's own.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// Median, minimum and maximum of some measurements.
+/// Median, minimum and maximum of a list of measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Number of tensors that the comparator's `op` server (single operations) keeps
-/// between requests: enough for the weight matrices of two row lengths and their
+/// Number of tensors that the `op` server of the comparator (llama.cpp as a process)
+/// keeps between requests: enough for the weight matrices of two row lengths and their
 /// inputs, more than any projection set needs.
 const KEPT: usize = 24;
 
@@ -23,8 +23,9 @@ fn server(program: &Path, name: &str) -> Result<(Process, Value), String> {
     Ok((process, info))
 }
 
-/// The running comparator (llama.cpp in processes of its own) of one reference profile.
-/// Its `model` server, which runs whole models, starts when it is first needed.
+/// The running comparator: llama.cpp, as one reference profile builds it, in processes
+/// of its own. Its `model` server, which runs whole models, starts when it is first
+/// needed.
 pub(super) struct Comparator {
     program: PathBuf,
     ops: Process,
@@ -33,13 +34,14 @@ pub(super) struct Comparator {
     info: Value,
     kept: Recent<()>,
     models: Option<Process>,
-    /// Folder of the file through which the comparator's `model` server returns logits.
+    /// Folder of the file through which the comparator's `model` server, llama.cpp as a
+    /// process, returns logits.
     scratch: PathBuf,
 }
 
 impl Comparator {
-    /// Builds the comparator (llama.cpp as a program) of a reference profile and starts
-    /// it.
+    /// Builds llama.cpp as a reference profile says, as a program called the
+    /// comparator, and starts it.
     ///
     /// # Errors
     /// The comparator does not build or start, is of another profile, or runs

@@ -12,7 +12,8 @@ use crate::reference::Data;
 use muser_ops::{Attention, Weight};
 use serde_json::{Value, json};
 
-/// A tensor that a request sends to the comparator: type, shape and data.
+/// A tensor that a request sends to the comparator (llama.cpp as a process): type,
+/// shape and data.
 pub(super) struct Tensor<'a> {
     kind: String,
     ne: Vec<usize>,
@@ -56,8 +57,8 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// A request to the comparator's `op` server: tensors, operations on them, and the
-/// results to return.
+/// A request to the `op` server of the comparator (llama.cpp as a process): tensors,
+/// operations on them, and the results to return.
 #[derive(Default)]
 pub(super) struct Graph<'a> {
     tensors: Vec<Value>,

@@ -48,8 +48,8 @@ use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};
 
-/// Largest case that the CPU backend runs at the scalar level, in multiply-adds: in the
-/// quick selection of cases and in the full one.
+/// Largest test case that the CPU backend runs at the scalar level, in multiply-adds:
+/// in the quick selection of cases and in the full one.
 const SCALAR: [u64; 2] = [1 << 20, 1 << 22];
 const ORACLE: [u64; 2] = [1 << 18, 1 << 20];
 /// Largest run of a whole model on the CPU backend at the scalar level, in

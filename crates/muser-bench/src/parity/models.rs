@@ -230,7 +230,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 /// A way to split a prompt into forward calls.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// Forward calls of this many tokens each.
+    /// The whole prompt in forward calls of this many tokens each.
     By(usize),
     /// Forward calls of every width that selects another kernel, in a repeating
     /// sequence.

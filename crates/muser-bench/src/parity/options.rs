@@ -53,7 +53,8 @@ pub struct Options {
 enum SubjectKind {
     /// The CPU backend, at every instruction-set level that the machine has.
     Cpu,
-    /// The oracle of the pinned lane: the scalar functions that define its bits.
+    /// The scalar oracle: the functions that define the bits of the pinned lane
+    /// (llama.cpp's arithmetic).
     Oracle,
 }
 
@@ -78,8 +79,8 @@ impl Options {
         }
     }
 
-    /// Returns the instruction-set levels at which the CPU backend is compared, the
-    /// lowest first; none if only the oracle was asked for.
+    /// Returns the instruction-set levels at which the CPU backend is compared with
+    /// llama.cpp, the lowest first; none if only the scalar oracle was asked for.
     ///
     /// # Errors
     /// The machine lacks the level that was asked for, or `--level` was given

@@ -15,7 +15,7 @@ pub(super) struct Activations {
 }
 
 impl Activations {
-    /// Creates activations that serve one question only, and so have no name.
+    /// Creates activations for the question of one test case only; they have no name.
     pub(super) fn new(width: usize, values: Vec<f32>) -> Self {
         Self {
             name: String::new(),
@@ -51,7 +51,7 @@ pub(super) enum Question<'a> {
         tokens: &'a [u32],
     },
     /// Multiplies one input by every weight matrix of a set; the answer is output after
-    /// output. The side that answers may keep weights by their names.
+    /// output. llama.cpp or the backend that answers may keep weights by their names.
     Project {
         set: &'a [&'a Weight],
         x: &'a Activations,
@@ -84,7 +84,7 @@ pub(super) enum Question<'a> {
     },
     /// Attention of the query rows `q`, which belong to the last rows of the keys `k`
     /// and the values `v`. Storing all of `k` and `v` in the K/V cache is part of the
-    /// question.
+    /// operation that is compared.
     Attention {
         desc: Attention,
         q: &'a Activations,

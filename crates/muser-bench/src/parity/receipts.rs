@@ -140,8 +140,8 @@ pub fn run(root: &Path) -> Result<(), String> {
 }
 
 /// Writes one receipt: the record of a model run with its logits hash. With `proof`,
-/// the SHA-256 of the comparator's logits and the file with the facts of its build,
-/// writes it only if muser's logits have that hash.
+/// the SHA-256 of llama.cpp's logits and the file with the facts of its build, writes
+/// it only if muser's logits have that hash.
 fn record(
     root: &Path,
     lane: Lane,

@@ -10,7 +10,8 @@ const TOLD: usize = 3;
 
 /// A subject: a backend of muser that is compared with llama.cpp.
 pub(super) struct Subject {
-    /// Instruction-set level of the backend's kernels, or `oracle`, for the table.
+    /// Instruction-set level of the kernels of the backend under test, or `oracle` for
+    /// the scalar functions that define the bits.
     pub(super) level: String,
     pub(super) side: Box<dyn Side>,
     /// Largest cost of a test case for this backend, in multiply-adds; cases above it
@@ -38,7 +39,7 @@ pub(super) struct Judge<'a> {
     subjects: Vec<Subject>,
     /// Counts of compared values, by kernel and index of the backend under test.
     counts: BTreeMap<(String, usize), Counts>,
-    /// Lines printed for failing test cases.
+    /// Lines printed for test cases whose values differ from llama.cpp's.
     told: Vec<String>,
 }
 

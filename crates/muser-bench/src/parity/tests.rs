@@ -30,8 +30,8 @@ enum Defect {
     RefusedRope,
 }
 
-/// Computes the chain of multiply-adds of [`Route::Interleaved`] with every product
-/// rounded.
+/// Computes a dot product as the route [`Route::Interleaved`] does, but with every
+/// product rounded before it is added.
 fn unfused(row: &[u8], x: &[f32]) -> f32 {
     let (mut acc, mut low) = (0.0f32, 0.0f32);
     let x = x.as_chunks::<256>().0;
@@ -45,7 +45,8 @@ fn unfused(row: &[u8], x: &[f32]) -> f32 {
     acc - low
 }
 
-/// Puts the defect into the scalar oracle's operations.
+/// Puts the planted defect into the operations of the scalar oracle, the backend that
+/// defines the bits.
 impl Hook<Oracle> for Defect {
     fn call(&self, b: &Oracle, mut call: Call<'_, '_, Oracle>) -> Result<(), OpError> {
         match (self, &mut call) {
@@ -151,8 +152,8 @@ fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>)
     (judge.verdict(), judge.told().to_vec())
 }
 
-/// Returns whether the first line printed for a failing case holds all of `parts` and
-/// two different values.
+/// Returns whether the first line printed for a failing test case holds all of `parts`
+/// and two different values.
 fn tells(told: &[String], parts: &[&str]) -> bool {
     told.first().is_some_and(|line| {
         let bits = |after: &str| {

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Builds the comparator `muser-reference`, which holds llama.cpp, for a reference
-/// profile and returns the path of the program. Takes minutes the first time.
+/// Builds llama.cpp as a reference profile says, as the program `muser-reference`, and
+/// returns the program's path. Takes minutes the first time.
 ///
 /// # Errors
 /// A tool of the C++ toolchain is missing, or the build fails.
