@@ -1,7 +1,8 @@
-//! The project's own checks, and the entry to its comparison with llama.cpp.
+//! The command `cargo xtask`: the project's own checks, and the entry to its comparison
+//! with llama.cpp.
 //!
-//! `cargo xtask tidy` and `math` run here. `parity`, `receipts` and `compare` are
-//! programs of `muser-bench`, which is started for them in a release build.
+//! The commands `tidy` and `math` run here. `parity`, `receipts` and `compare` are
+//! commands of the program `muser-bench`, which is started for them in a release build.
 #![forbid(unsafe_code)]
 
 mod delegate;
@@ -13,7 +14,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The project's own tools.
+/// muser's own checks, and its comparison with llama.cpp.
 #[derive(Debug, Parser)]
 #[command(name = "xtask", bin_name = "cargo xtask")]
 struct Cli {
@@ -23,33 +24,37 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Check what the compiler can't: layout, edges between crates, unsafe, docs
+    /// Check what the compiler can't: layout, dependencies between crates, unsafe, docs
     Tidy,
-    /// Measure the error of the functions over all 2^32 inputs (minutes each)
+    /// Measure the error of exp, sigmoid, SiLU and tanh over all 2^32 inputs (minutes
+    /// each)
     Math {
-        /// Functions to measure; without names, all
+        /// Mathematical functions to measure; without names, all
         #[arg(value_name = "FUNCTION", value_parser = math::names())]
         functions: Vec<String>,
     },
-    /// Compare the pinned lane with llama.cpp, bit for bit
+    /// Compare the pinned lane (llama.cpp's arithmetic) with llama.cpp itself, bit for
+    /// bit
     #[command(disable_help_flag = true)]
     Parity(Passed),
-    /// Write the receipts in fixtures/receipts anew
+    /// Write the receipts in fixtures/receipts anew: records of model runs with the
+    /// hashes of their logits
     #[command(disable_help_flag = true)]
     Receipts(Passed),
-    /// Time llama.cpp and both lanes on the same file, in turn
+    /// Time llama.cpp and both lanes (strict and pinned arithmetic) on the same file,
+    /// in turn
     #[command(disable_help_flag = true)]
     Compare(Passed),
 }
 
-/// Options that `muser-bench` reads.
+/// Options of a command that `muser-bench` runs, passed on to it unread.
 #[derive(Debug, Args)]
 struct Passed {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     options: Vec<OsString>,
 }
 
-/// Returns the root of the repository: the folder above this crate.
+/// Returns the root of the repository: the folder above the crate `xtask`.
 fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().map_or(here.clone(), PathBuf::from)

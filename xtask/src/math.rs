@@ -1,24 +1,26 @@
-//! The error of exp, sigmoid, SiLU and tanh over all 2^32 inputs; and whether the
-//! pinned lane's expf and tanhf are the platform's, to the bit.
+//! Measures the error of muser's exp, sigmoid, SiLU and tanh over all 2^32 inputs, and
+//! whether the pinned lane's (llama.cpp's arithmetic) expf and tanhf are the
+//! platform's, to the bit.
 //!
-//! Truth is the f64 function of the `libm` crate: its own error, about one f64
-//! ulp, is 2^-29 of the f32 ulp in which errors are given here. The figures stand in
-//! `docs/numerics.md`; the walk takes minutes a function and core.
+//! The true value is that of the f64 function of the `libm` crate: its own error, about
+//! one f64 ulp, is 2^-29 of the f32 ulp in which errors are given here. The figures
+//! stand in `docs/numerics.md`; measuring takes minutes for each function.
 
 use muser_ops::math;
 use muser_ops::pinned::glibc;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A function with the one that it approximates.
+/// A function of muser with the exact function that it approximates.
 struct Function {
     name: &'static str,
     computed: fn(f32) -> f32,
     truth: fn(f64) -> f64,
-    /// Inputs for which the error is stated in ulp. Below -88.72… the e^-x
-    /// inside sigmoid and SiLU overflows and the contract's result is zero.
+    /// Tells for which inputs the function's error is stated in ulp. Below -88.72… the
+    /// e^-x inside sigmoid and SiLU overflows and the contract's result is zero.
     domain: fn(f32) -> bool,
-    /// Largest error that the contract allows, in ulp.
+    /// Largest error of the function that the contract of the arithmetic allows, in
+    /// ulp.
     bound: Option<f64>,
 }
 
@@ -53,14 +55,15 @@ const FUNCTIONS: [Function; 4] = [
     },
 ];
 
-/// A function whose results must have the bits of another one's.
+/// A function of muser whose results must have the bits of another function's.
 struct Twin {
     name: &'static str,
     computed: fn(f32) -> f32,
     truth: fn(f32) -> f32,
 }
 
-/// The truth is the platform's math library, which Rust calls.
+/// The functions that must have the bits of the platform's math library, which Rust's
+/// f32 methods call.
 const TWINS: [Twin; 2] = [
     Twin {
         name: "expf",
@@ -74,8 +77,8 @@ const TWINS: [Twin; 2] = [
     },
 ];
 
-/// Counts the bit patterns in `first ..= last` whose results differ; a NaN
-/// equals any NaN.
+/// Counts the inputs, as bit patterns `first ..= last`, for which the results of muser
+/// and of the platform differ; a NaN equals any NaN.
 fn differing(t: &Twin, first: u32, last: u32) -> u64 {
     let differs = |x: f32| {
         let (a, b) = ((t.computed)(x), (t.truth)(x));
@@ -85,19 +88,20 @@ fn differing(t: &Twin, first: u32, last: u32) -> u64 {
     inputs.filter(|&x| differs(x)).count() as u64
 }
 
-/// The result of a walk over inputs.
+/// Errors of a function over a range of inputs: the worst one, and counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Worst {
-    /// Largest error in the domain, in ulp.
+    /// Largest error of the function in its domain, in ulp.
     ulp: f64,
     at: f32,
-    /// Number of inputs in the domain, NaN excluded.
+    /// Number of inputs in the function's domain, NaN excluded.
     inputs: u64,
-    /// Number of those whose result is not the true value rounded to nearest.
+    /// Number of inputs in the domain whose result is not the true value rounded to
+    /// nearest.
     not_nearest: u64,
-    /// Number of inputs outside the domain.
+    /// Number of f32 inputs outside the function's domain, whose error is not given in ulp.
     outside: u64,
-    /// Largest absolute error outside the domain.
+    /// Largest absolute error of the function outside its domain.
     outside_error: f64,
 }
 
@@ -113,8 +117,8 @@ impl Worst {
     }
 }
 
-/// Computes the function for the bit patterns `first ..= last` and collects its
-/// errors.
+/// Computes a function for the inputs with the bit patterns `first ..= last` and
+/// collects its errors.
 fn walk(f: &Function, first: u32, last: u32) -> Worst {
     let mut worst = Worst::default();
     for x in (first..=last).map(f32::from_bits) {
@@ -148,10 +152,10 @@ fn walk(f: &Function, first: u32, last: u32) -> Worst {
     worst
 }
 
-/// Number of inputs that a thread takes at a time: 256 pieces in all.
+/// Number of f32 inputs that a thread takes at a time: all 2^32 are 256 such pieces.
 const PIECE: u32 = 1 << 24;
 
-/// Calls `part(first, last)` for all bit patterns, piece by piece on `threads`
+/// Calls `part(first, last)` for all f32 bit patterns, piece by piece on `threads`
 /// threads, and then `merge` with each result.
 fn walk_all<T: Send>(
     name: &str,
@@ -185,13 +189,14 @@ fn walk_all<T: Send>(
     eprint!("\r");
 }
 
-/// Returns the names of all functions that can be measured.
+/// Returns the names of all functions that `cargo xtask math` can measure.
 pub(crate) fn names() -> Vec<&'static str> {
     let functions = FUNCTIONS.iter().map(|f| f.name);
     functions.chain(TWINS.iter().map(|t| t.name)).collect()
 }
 
-/// `cargo xtask math`: measures the functions of these names, or all.
+/// Runs `cargo xtask math`: measures the errors of the functions of these names, or of
+/// all.
 pub(crate) fn command(names: &[String]) -> Result<(), String> {
     let asked = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -238,7 +243,8 @@ pub(crate) fn command(names: &[String]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// One binade and the NaNs: the walk itself, not the bound.
+    /// Walks a few inputs of one binade: tests the walk itself, not the bound of the
+    /// error.
     #[test]
     fn a_walk_finds_the_worst_input() {
         let off = Function {

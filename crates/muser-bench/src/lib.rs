@@ -1,9 +1,9 @@
-//! muser against llama.cpp: the same bits ([`parity`]) and the same file in turn
-//! against the clock ([`compare`]).
+//! Compares muser with llama.cpp: whether both compute the same bits ([`parity`]), and
+//! which is faster on the same model file ([`compare`]).
 //!
-//! Both need the comparator, `muser-reference`, which they build with a C++
-//! toolchain and ask as a process. A tool of development: nothing of the product
-//! depends on it.
+//! Both need the comparator, `muser-reference` (llama.cpp as a separate process), which
+//! they build with a C++ toolchain. A development tool: no crate that is shipped
+//! depends on this one.
 #![forbid(unsafe_code)]
 
 pub mod compare;
@@ -15,13 +15,14 @@ use muser_ops::Profile;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The root of the repository that this crate was built in.
+/// Returns the root folder of the repository that the crate `muser-bench` was built in.
 pub fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).map_or(here.clone(), PathBuf::from)
 }
 
-/// The level of our kernels with the vectors of a profile's build.
+/// Returns the instruction-set level of muser's kernels that matches a reference
+/// profile (a build of llama.cpp): AVX2 or AVX-512.
 fn level(profile: Profile) -> Level {
     match profile {
         Profile::LlamaCppAvx2 => Level::Avx2,
@@ -29,7 +30,7 @@ fn level(profile: Profile) -> Level {
     }
 }
 
-/// The cargo that runs this program, else the one on the path.
+/// Returns the `cargo` program that runs this one, else the name to find on `PATH`.
 fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

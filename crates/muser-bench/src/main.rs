@@ -1,12 +1,12 @@
-//! The command line of the comparison with llama.cpp. `cargo xtask parity`,
-//! `receipts` and `compare` run it, built for release.
+//! The command line of `muser-bench`, which compares muser with llama.cpp. `cargo xtask
+//! parity`, `receipts` and `compare` run it in a release build.
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
 use muser_bench::{compare, parity, root};
 use std::process::ExitCode;
 
-/// muser against llama.cpp: bits and speed.
+/// Compares muser with llama.cpp: the same bits, and how fast.
 #[derive(Debug, Parser)]
 #[command(name = "muser-bench", bin_name = "cargo xtask", version, about)]
 struct Cli {
@@ -16,13 +16,17 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Compare the pinned lane with llama.cpp, bit for bit
+    /// Compare the pinned lane (llama.cpp's arithmetic) with llama.cpp itself, bit for
+    /// bit
     Parity(parity::Options),
-    /// Write the receipts in fixtures/receipts anew
+    /// Write the receipts in fixtures/receipts anew: records of model runs with the
+    /// hashes of their logits
     Receipts,
-    /// Time llama.cpp and both lanes on the same file, in turn
+    /// Time llama.cpp and both lanes (strict and pinned arithmetic) on the same file,
+    /// in turn
     Compare(compare::Options),
-    /// Answer as our side of compare, which starts this to time opening
+    /// Answer requests as muser's side of the comparison with llama.cpp; `compare`
+    /// starts this process to time how long opening a model takes
     #[command(name = compare::SERVE, hide = true)]
     Serve(compare::Serve),
 }

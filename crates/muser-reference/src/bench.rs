@@ -1,8 +1,10 @@
-//! The `bench` server: calls of `llama_decode`, timed as muser times its own.
+//! The comparator's `bench` server: times calls of `llama_decode` as muser times its
+//! own forward calls.
 //!
-//! Holds one model and one context, set up as llama.cpp's tools do: a thread
-//! pool of its own, sliding layers in a ring unless `--swa-full`. The pool is
-//! paused between requests, so that the cores are free for other measurements.
+//! It holds one model and one llama.cpp context, set up as llama.cpp's tools do: a
+//! thread pool of its own, a ring buffer as the K/V cache of sliding-window layers
+//! unless `--swa-full`. The pool is paused between requests, so that the cores are free
+//! for other measurements.
 
 use std::ffi::{CString, c_char, c_void};
 use std::io;
@@ -19,7 +21,7 @@ use crate::wire;
 const USAGE: &str =
     "usage: muser-reference bench --model FILE [--context N] [--ubatch N] [--swa-full]";
 
-/// Options of the command line.
+/// Command-line options of the `bench` server, which times llama.cpp's calls.
 struct Options {
     model: String,
     context: u32,
@@ -60,7 +62,7 @@ impl Options {
     }
 }
 
-/// A request.
+/// A request to the `bench` server: either sets the tokens or runs timed calls.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Request {
@@ -68,25 +70,26 @@ enum Request {
     Calls(Calls),
 }
 
-/// Sets the sequence that the calls process, and clears the cache.
+/// A request that sets the tokens that later calls process, and clears the K/V cache.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tokens {
     tokens: Vec<i32>,
 }
 
-/// Runs calls, the first one at a depth.
+/// A request to time calls of `llama_decode`, the first one at a depth (a number of
+/// positions stored before it).
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Calls {
-    /// Number of tokens in a call.
+    /// Number of tokens in each call of `llama_decode`.
     width: usize,
-    /// Number of positions stored before the first call.
+    /// Number of positions in the K/V cache before the first call.
     depth: usize,
-    /// Number of successive calls, each timed.
+    /// Number of successive `llama_decode` calls, each timed.
     calls: usize,
     threads: i32,
-    /// Whether an untimed call runs first and is rewound.
+    /// Whether an untimed warm-up call runs first and is rewound.
     #[serde(default)]
     warm: bool,
 }
@@ -97,7 +100,8 @@ unsafe extern "C" fn no_log(level: sys::ggml_log_level, line: *const c_char, _: 
     }
 }
 
-/// Loads the model, then answers requests from standard input until its end.
+/// Loads the model into llama.cpp, then answers requests for timed calls, which come on
+/// standard input, until its end.
 ///
 /// # Errors
 /// Bad options, a model or context that does not open, a stream that breaks; a
@@ -141,7 +145,7 @@ impl Drop for Session {
     }
 }
 
-/// A thread pool with the tools' settings.
+/// A ggml thread pool with the settings of llama.cpp's tools.
 struct Pool {
     raw: NonNull<sys::ggml_threadpool>,
     threads: i32,
@@ -168,7 +172,8 @@ impl Drop for Pool {
     }
 }
 
-/// Fields are dropped in this order: the context uses the pools and the model.
+/// The state of the `bench` server: a model, its context, and thread pools. Fields are
+/// dropped in this order, as the context uses the pools and the model.
 struct Bench {
     session: Session,
     pools: Vec<Pool>,
@@ -176,7 +181,7 @@ struct Bench {
     context: usize,
     batch: usize,
     tokens: Vec<i32>,
-    /// Number of positions stored.
+    /// Number of positions stored in the K/V cache.
     len: usize,
 }
 
@@ -291,7 +296,8 @@ impl Bench {
         self.model.0.as_ptr()
     }
 
-    /// Attaches a pool of this many threads to the context, for the next calls.
+    /// Attaches a pool of this many threads to the llama.cpp context, for the next
+    /// calls.
     fn attach(&mut self, threads: i32) -> Result<NonNull<sys::ggml_threadpool>, String> {
         if !(1..=512).contains(&threads) {
             return Err(format!("threads {threads}: 1 to 512"));
@@ -322,9 +328,9 @@ impl Bench {
         self.len = 0;
     }
 
-    /// Brings the cache to the first `depth` tokens: truncates it or stores
-    /// more. Starts again from the first token if a ring no longer holds what
-    /// position `depth` sees.
+    /// Brings llama.cpp's K/V cache to the first `depth` tokens: truncates it or stores
+    /// more. Starts again from the first token if the ring buffer of a sliding-window
+    /// layer no longer holds what position `depth` sees.
     fn go_to(&mut self, depth: usize) -> Result<(), String> {
         if self.len > depth {
             let at = i32::try_from(depth).map_err(|e| e.to_string())?;
@@ -348,8 +354,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs one `llama_decode` of the next `n` tokens, with the logits of the
-    /// last one if `logits`. Returns its seconds.
+    /// Runs one `llama_decode` of the next `n` tokens, with the logits of the last one
+    /// if `logits`. Returns the seconds that it took.
     fn decode(&mut self, n: usize, logits: bool) -> Result<f64, String> {
         let (from, end) = (self.len, self.len + n);
         let count = i32::try_from(n).map_err(|e| e.to_string())?;
@@ -390,7 +396,7 @@ impl Bench {
         Ok(seconds)
     }
 
-    /// Returns the FNV-1a hash of the last logits.
+    /// Returns the FNV-1a hash of the logits that the last call gave.
     fn last_row(&self) -> Result<String, String> {
         // SAFETY: the context is live and has decoded a batch.
         let row = unsafe { sys::llama_get_logits_ith(self.session.0.as_ptr(), -1) };
@@ -407,8 +413,8 @@ impl Bench {
     }
 }
 
-/// Reads the memory of this process in bytes: resident, its peak, and the
-/// resident parts that are `anonymous` and from a `file`.
+/// Reads the memory use of this process in bytes: resident, its peak, and the resident
+/// parts that are `anonymous` and from a `file`.
 fn memory() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {

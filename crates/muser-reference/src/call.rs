@@ -1,4 +1,5 @@
-//! Calls functions of ggml that its graph API does not expose.
+//! Calls functions of ggml that its graph API does not expose: conversions between
+//! formats and dot products of single rows.
 
 use std::ffi::c_void;
 
@@ -10,11 +11,12 @@ use crate::graph::Reply;
 use crate::wire;
 
 unsafe extern "C" {
-    /// Quantises four rows of `k` floats to interleaved Q8_K blocks (repack.h).
+    /// Quantises four rows of `k` floats at `x` to interleaved Q8_K blocks at `y`
+    /// (repack.h).
     fn ggml_quantize_mat_q8_K_4x8(x: *const f32, y: *mut c_void, k: i64);
 }
 
-/// Runs the function of that name.
+/// Runs the ggml function that a request names on the tensors that it sent.
 ///
 /// # Errors
 /// An unknown function, or operands that it does not take.
@@ -44,8 +46,8 @@ pub(crate) fn run(
 
 type Made = Result<(String, Vec<i64>, Vec<u8>), String>;
 
-/// Copies the floats of an operand to aligned memory. Returns them with the row
-/// length and the number of rows.
+/// Copies the f32 values of a tensor that a request sent to aligned memory. Returns
+/// them with the row length and the number of rows.
 fn floats(t: &wire::Tensor, data: &[u8]) -> Result<(Vec<f32>, usize, usize), String> {
     let n = *t.ne.first().unwrap_or(&0);
     let rows: i64 = t.ne[1.min(t.ne.len())..].iter().product();
@@ -60,7 +62,7 @@ fn floats(t: &wire::Tensor, data: &[u8]) -> Result<(Vec<f32>, usize, usize), Str
     Ok((x, n, rows))
 }
 
-/// Converts f32 rows to a type with the CPU backend's function, a call for each
+/// Converts f32 rows to a ggml type with the CPU backend's function, one call for each
 /// row.
 fn from_float(params: &Value, t: &wire::Tensor, data: &[u8]) -> Made {
     let name = params["type"].as_str().ok_or("parameter type is missing")?;
@@ -78,7 +80,8 @@ fn from_float(params: &Value, t: &wire::Tensor, data: &[u8]) -> Made {
     Ok((name.to_owned(), t.ne.clone(), y))
 }
 
-/// Converts rows of a type to f32 with ggml-base's function.
+/// Converts rows of a ggml type to f32 with ggml-base's function, one call for each
+/// row.
 fn to_float(t: &wire::Tensor, data: &[u8]) -> Made {
     let kind = type_of(&t.kind)?;
     let row = row_bytes(kind, t.ne.first().copied().unwrap_or(0))?;
@@ -98,9 +101,9 @@ fn to_float(t: &wire::Tensor, data: &[u8]) -> Made {
     ))
 }
 
-/// Quantises four rows to the interleaved blocks that products of repacked
-/// weights take: for each block four f32 scales, 1,024 codes and 64 sums, 1,168
-/// bytes.
+/// Quantises four rows of f32 to the interleaved Q8_K blocks that products of repacked
+/// weights take: for each block of 256 columns four f32 scales, 1,024 codes and 64
+/// sums, 1,168 bytes.
 fn quantize_4x8(t: &wire::Tensor, data: &[u8]) -> Made {
     let (x, n, rows) = floats(t, data)?;
     if rows != 4 || n % 256 != 0 {
@@ -115,7 +118,7 @@ fn quantize_4x8(t: &wire::Tensor, data: &[u8]) -> Made {
     Ok(("q8_Kx4".into(), vec![t.ne[0], 4], y))
 }
 
-/// Computes the dot product of a weight row with an activation row of the type
+/// Computes ggml's dot product of one weight row with an activation row of the type
 /// that ggml pairs with it.
 fn vec_dot(t: [&wire::Tensor; 2], data: [&[u8]; 2]) -> Made {
     let kind = type_of(&t[0].kind)?;

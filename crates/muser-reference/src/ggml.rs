@@ -1,14 +1,15 @@
-//! Owning wrappers of ggml's objects, and properties of its types.
+//! Wraps ggml's objects (contexts, buffers, backends) in types that free them when
+//! dropped, and reads the properties of ggml's tensor types.
 
 use std::ffi::{CStr, CString};
 use std::ptr::{self, NonNull};
 
 use llama_cpp_sys_2 as sys;
 
-/// A tensor, owned by a [`Context`].
+/// A pointer to a ggml tensor, owned by a [`Context`].
 pub(crate) type Raw = *mut sys::ggml_tensor;
 
-/// Types that a request may name.
+/// Tensor types that a request may name, with ggml's constants for them.
 const TYPES: [(&str, sys::ggml_type); 9] = [
     ("f32", sys::GGML_TYPE_F32),
     ("f16", sys::GGML_TYPE_F16),
@@ -21,7 +22,7 @@ const TYPES: [(&str, sys::ggml_type); 9] = [
     ("i64", sys::GGML_TYPE_I64),
 ];
 
-/// Returns the type of this name.
+/// Returns the ggml tensor type that a request calls by this name, such as `q4_K`.
 pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
     TYPES
         .iter()
@@ -30,7 +31,7 @@ pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
         .ok_or_else(|| format!("type {name}: not one of {:?}", TYPES.map(|(n, _)| n)))
 }
 
-/// Returns the name of a type: as in requests, else ggml's own.
+/// Returns the name of a ggml tensor type: as in requests, else ggml's own.
 pub(crate) fn type_name(kind: sys::ggml_type) -> String {
     match TYPES.iter().find(|(_, t)| *t == kind) {
         Some((n, _)) => (*n).to_owned(),
@@ -39,7 +40,7 @@ pub(crate) fn type_name(kind: sys::ggml_type) -> String {
     }
 }
 
-/// Returns the number of bytes of a row of `n` elements.
+/// Returns the number of bytes of a tensor row of `n` elements of a ggml type.
 ///
 /// # Errors
 /// `n` is not a positive multiple of the type's block size.
@@ -56,7 +57,7 @@ pub(crate) fn row_bytes(kind: sys::ggml_type, n: i64) -> Result<usize, String> {
     Ok(unsafe { sys::ggml_row_size(kind, n) })
 }
 
-/// Copies a NUL-terminated string of ggml.
+/// Copies a NUL-terminated C string of ggml.
 pub(crate) fn text(p: *const std::ffi::c_char) -> String {
     if p.is_null() {
         return String::new();
@@ -65,12 +66,13 @@ pub(crate) fn text(p: *const std::ffi::c_char) -> String {
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
-/// A context that holds tensor descriptions; the data lives in a [`Buffer`].
+/// A ggml context, which holds the descriptions of tensors; their data lives in a
+/// [`Buffer`].
 pub(crate) struct Context(NonNull<sys::ggml_context>);
 
 impl Context {
-    /// Creates a context with room for `tensors` tensors and one graph of as
-    /// many nodes.
+    /// Creates a ggml context with room for `tensors` tensors and one graph of as many
+    /// nodes.
     pub(crate) fn new(tensors: usize) -> Result<Self, String> {
         // SAFETY: both only compute sizes.
         let mem = unsafe {
@@ -91,7 +93,7 @@ impl Context {
         self.0.as_ptr()
     }
 
-    /// Creates a tensor without data.
+    /// Creates a ggml tensor of a name, type and shape, without data.
     pub(crate) fn tensor(
         &self,
         name: &str,
@@ -120,7 +122,7 @@ impl Drop for Context {
     }
 }
 
-/// Memory that holds the data of tensors.
+/// A ggml buffer: memory that holds the data of tensors.
 pub(crate) struct Buffer(NonNull<sys::ggml_backend_buffer>);
 
 impl Buffer {
@@ -142,7 +144,7 @@ impl Drop for Buffer {
     }
 }
 
-/// ggml's CPU backend.
+/// Owns ggml's CPU backend and frees it when dropped.
 pub(crate) struct Backend(NonNull<sys::ggml_backend>);
 
 impl Backend {
@@ -157,8 +159,8 @@ impl Backend {
         self.0.as_ptr()
     }
 
-    /// Returns the buffer types besides the plain one: on x86, the one that
-    /// repacks weights.
+    /// Returns the CPU backend's buffer types besides the plain one: on x86, the one
+    /// that repacks weights.
     pub(crate) fn extra_buffer_types(&self) -> Vec<sys::ggml_backend_buffer_type_t> {
         // SAFETY: the backend is live; the function found under this name has
         // this type (ggml-backend.h), and its list ends with a null pointer.

@@ -1,4 +1,5 @@
-//! The `op` server: computes small graphs with ggml's public CPU API.
+//! The comparator's `op` server: computes single operations and small graphs with
+//! ggml's public CPU API.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_void};
@@ -12,34 +13,35 @@ use crate::ggml::{Backend, Buffer, Context, Raw, row_bytes, text, type_name, typ
 use crate::nodes::{self, Node};
 use crate::{call, wire};
 
-/// A request: either nodes and outputs, or a direct call.
+/// A request to ggml: either a graph, as nodes and outputs, or a direct call of one
+/// function.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
-    /// Number of threads that compute the graph.
+    /// Number of threads that compute the ggml graph.
     #[serde(default = "one")]
     threads: i32,
-    /// Whether weights go to the buffer type that llama.cpp chooses by default,
-    /// instead of the plain one.
+    /// Whether weights go to the buffer type that llama.cpp chooses by default, which
+    /// may repack them, instead of the plain one.
     #[serde(default = "yes")]
     repack: bool,
-    /// Whether ggml uses the reference versions of its kernels.
+    /// Whether ggml uses the plain reference versions of its kernels.
     #[serde(default)]
     use_ref: bool,
-    /// Tensors whose data follows the request line.
+    /// Tensors of the request, whose data follows the request's JSON line.
     tensors: Vec<wire::Tensor>,
-    /// Names of kept tensors to drop.
+    /// Names of tensors that the server kept from earlier requests and shall now drop.
     #[serde(default)]
     drop: Vec<String>,
-    /// Operations in an order in which operands come first.
+    /// Operations of the graph, in an order in which operands come first.
     #[serde(default)]
     nodes: Vec<Node>,
-    /// Names of the results to send back.
+    /// Names of the graph's results to send back.
     #[serde(default)]
     outputs: Vec<String>,
-    /// A function called directly instead of a graph.
+    /// Name of a ggml function to call directly, instead of computing a graph.
     call: Option<String>,
-    /// Parameters of the call.
+    /// Parameters of the directly called ggml function.
     #[serde(default)]
     params: Value,
 }
@@ -52,25 +54,28 @@ fn yes() -> bool {
     true
 }
 
-/// A tensor with memory of its own: a repacked weight or a kept tensor.
+/// A ggml tensor with memory of its own: a repacked weight, or a tensor kept for later
+/// requests.
 struct Owned {
     raw: Raw,
-    /// Name of the buffer type if it is not the plain one.
+    /// Name of the ggml buffer type that holds the tensor, if it is not the plain one.
     placed: Option<String>,
     _buffer: Buffer,
     _context: Context,
 }
 
-/// Kept tensors, which later requests may name.
+/// ggml tensors that the server keeps between requests, by the names under which later
+/// requests may use them.
 type Kept = HashMap<String, Owned>;
 
-/// A reply: its JSON line and the bytes after it.
+/// A reply to a request: its JSON line and the bytes after it.
 pub(crate) type Reply = (Value, Vec<Vec<u8>>);
 
 /// Discards ggml's log, which has a line for each repacked weight.
 unsafe extern "C" fn no_log(_: sys::ggml_log_level, _: *const c_char, _: *mut c_void) {}
 
-/// Answers requests from standard input until its end.
+/// Answers requests to compute ggml graphs, which come on standard input, until its
+/// end.
 ///
 /// # Errors
 /// The stream breaks. A bad request is answered with its error.
@@ -105,7 +110,7 @@ pub(crate) fn serve() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the graph, computes it and copies its outputs.
+/// Builds the ggml graph of a request, computes it and copies its outputs.
 fn run(
     backend: &Backend,
     request: &Request,
@@ -153,21 +158,20 @@ fn run(
     ))
 }
 
-/// The tensors that a request brings.
+/// The ggml tensors made from those that a request brings.
 #[derive(Default)]
 struct Inputs<'a> {
     sent: HashMap<String, Raw>,
-    /// Tensors in the graph's context, which have no memory yet, with their
-    /// data.
+    /// Tensors in the graph's ggml context, which have no memory yet, with their data.
     plain: Vec<(Raw, &'a [u8])>,
-    /// Tensors with memory of their own that live as long as the request, by
-    /// name.
+    /// ggml tensors with memory of their own that are dropped when the request is
+    /// answered, by name.
     own: Vec<(String, Owned)>,
 }
 
 impl<'a> Inputs<'a> {
-    /// Adds one tensor: to the graph's context, with memory of its own, or to
-    /// the kept ones.
+    /// Adds one tensor of the request: to the graph's ggml context, with memory of its
+    /// own, or to those kept for later requests.
     fn add(
         &mut self,
         backend: &Backend,
@@ -202,8 +206,9 @@ impl<'a> Inputs<'a> {
         Ok(())
     }
 
-    /// Returns the tensors that nodes may name, where one of this request hides
-    /// a kept one, and the buffer types of those outside the plain one.
+    /// Returns the tensors that operations of the graph may name, where one of this
+    /// request hides a kept one, and the names of the ggml buffer types of those
+    /// outside the plain one.
     fn names(&self, kept: &Kept) -> (HashMap<String, Raw>, BTreeMap<String, String>) {
         let mut known: HashMap<String, Raw> =
             kept.iter().map(|(n, o)| (n.clone(), o.raw)).collect();
@@ -217,8 +222,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// Checks that the announced length of a tensor is the length of its type and
-/// shape.
+/// Checks that the announced length of a request's tensor is what its type and shape
+/// need.
 fn check_size(t: &wire::Tensor) -> Result<(), String> {
     let row = row_bytes(type_of(&t.kind)?, t.ne.first().copied().unwrap_or(0))?;
     let want = t.ne[1..].iter().try_fold(row, |acc, &n| {
@@ -236,8 +241,8 @@ fn check_size(t: &wire::Tensor) -> Result<(), String> {
     Ok(())
 }
 
-/// Places a weight in an extra buffer type if one supports its products, by the
-/// rule of llama.cpp's model loader.
+/// Places a weight in a ggml buffer type that repacks it if one supports its products,
+/// by the rule of llama.cpp's model loader; returns `None` if none does.
 fn repacked(
     backend: &Backend,
     t: &wire::Tensor,
@@ -279,7 +284,7 @@ fn repacked(
     Ok(None)
 }
 
-/// Creates a tensor with memory of its own in the plain buffer type.
+/// Creates a tensor with memory of its own in ggml's plain buffer type.
 fn unpacked(backend: &Backend, t: &wire::Tensor, kind: sys::ggml_type) -> Result<Owned, String> {
     let context = Context::new(1)?;
     let raw = context.tensor(&t.name, kind, &t.ne)?;
@@ -294,8 +299,8 @@ fn unpacked(backend: &Backend, t: &wire::Tensor, kind: sys::ggml_type) -> Result
     })
 }
 
-/// Builds the graph of the outputs. Marks each as an output, so that ggml does
-/// not fuse it with a later operation.
+/// Builds the ggml graph that computes these output tensors. Marks each as an output,
+/// so that ggml does not fuse it with a later operation.
 fn expand(ctx: &Context, room: usize, outputs: &[Raw]) -> *mut sys::ggml_cgraph {
     // SAFETY: the context has room for a graph of that size.
     unsafe {
@@ -329,7 +334,7 @@ fn compute(
     }
 }
 
-/// Copies tensors for a reply: their descriptions and their bytes.
+/// Copies computed tensors for a reply: their descriptions and their bytes.
 fn read(names: &[String], raws: &[Raw]) -> Result<(Vec<wire::Tensor>, Vec<Vec<u8>>), String> {
     let mut heads = Vec::with_capacity(raws.len());
     let mut all = Vec::with_capacity(raws.len());

@@ -1,4 +1,5 @@
-//! Facts of this build and machine: versions, compiler, flags, features.
+//! Collects the facts of this build of llama.cpp and of the machine: versions,
+//! compiler, flags, CPU features.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -18,7 +19,7 @@ const OVERRIDES: [&str; 5] = [
     "LLAMA_ATTN_ROT_DISABLE",
 ];
 
-/// Copies a C string that lives as long as the process.
+/// Copies a NUL-terminated C string that lives as long as the process.
 fn text(p: *const c_char) -> String {
     if p.is_null() {
         return String::new();
@@ -28,7 +29,8 @@ fn text(p: *const c_char) -> String {
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
 
-/// A feature: its name, whether ggml was compiled for it, whether the CPU has it.
+/// A CPU feature: its name, the function that says whether ggml was compiled for it,
+/// and whether the CPU has it.
 type Feature = (&'static str, unsafe extern "C" fn() -> c_int, bool);
 
 fn features() -> Vec<Feature> {
@@ -65,7 +67,7 @@ fn features() -> Vec<Feature> {
     ]
 }
 
-/// Returns the facts as one JSON object.
+/// Returns the facts of this build of llama.cpp and of the machine as one JSON object.
 ///
 /// # Errors
 /// The build uses an instruction set that this CPU lacks; the error names it.
@@ -104,7 +106,8 @@ pub(crate) fn facts() -> Result<Value, String> {
     Ok(facts)
 }
 
-/// Prints the facts as one line on standard output.
+/// Prints the facts of this build of llama.cpp and of the machine as one line of JSON
+/// on standard output.
 pub(crate) fn print() -> Result<(), String> {
     println!("{}", facts()?);
     Ok(())

@@ -1,11 +1,12 @@
-//! The comparator of muser's pinned lane: llama.cpp, in a process of its own.
+//! The comparator: llama.cpp in a process of its own, with which muser's pinned lane
+//! (llama.cpp's arithmetic) is compared bit for bit.
 //!
-//! Four subcommands. `info` prints what this build is. `op` answers requests
-//! for single operations or small graphs on given bytes. `model` answers
-//! requests for the logits of whole models. `bench` times calls of a model. The
-//! servers read requests from standard input until its end, and print one line of
-//! `info` before anything else, so that no result is without its profile. See
-//! README.md for the protocol.
+//! It has four subcommands. `info` prints what this build of llama.cpp is. `op` answers
+//! requests for single operations or small graphs on given bytes. `model` answers
+//! requests for the logits of whole models. `bench` times calls of a model. The last
+//! three are servers: they read requests from standard input until its end, and print
+//! one line of `info` before anything else, so that no result is without its profile
+//! (the build of llama.cpp that gave it). README.md describes the protocol.
 
 mod bench;
 mod call;

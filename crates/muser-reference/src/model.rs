@@ -1,4 +1,5 @@
-//! The `model` server: logits of whole models, run as llama.cpp runs them.
+//! The comparator's `model` server: computes the logits of whole models, run as
+//! llama.cpp runs them.
 
 use std::ffi::{CString, c_char, c_void};
 use std::fs::File;
@@ -13,52 +14,55 @@ use serde_json::{Value, json};
 use crate::ggml::{text, type_name};
 use crate::wire;
 
-/// A request. Fields that are absent take the default of llama.cpp's API.
+/// A request to run a model over tokens. Fields that are absent take the default of
+/// llama.cpp's API.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
-    /// GGUF file.
+    /// Path of the model's GGUF file.
     model: String,
-    /// Token ids.
+    /// Ids of the tokens that the model runs over.
     ids: Vec<i32>,
-    /// Lengths of the successive `llama_decode` calls, which add up to the
-    /// number of ids. Without it, one call.
+    /// Number of tokens in each of the successive `llama_decode` calls, which add up to
+    /// the number of ids. Without it, one call.
     chunks: Option<Vec<usize>>,
-    /// File for the logits as f32: a value for each token of the vocabulary,
-    /// for each requested position.
+    /// Path of the file to write the logits to, as f32: a value for each token of the
+    /// vocabulary, for each requested position.
     out: String,
-    /// Whether to request logits of the last position of each call only.
-    /// llama.cpp then computes the end of the last layer at width 1.
+    /// Whether to request logits of the last position of each call only. llama.cpp then
+    /// computes the end of the last layer for one row.
     #[serde(default)]
     last: bool,
-    /// Number of threads, for calls of one token and of more.
+    /// Number of threads of llama.cpp, for calls of one token and of more.
     threads: i32,
     n_ctx: Option<u32>,
     n_batch: Option<u32>,
     n_ubatch: Option<u32>,
-    /// Flash attention: auto, on or off.
+    /// Whether llama.cpp uses flash attention: `auto`, `on` or `off`.
     flash_attn: Option<String>,
-    /// Whether weights may be repacked.
+    /// Whether llama.cpp may repack weights (interleave their rows) when it loads the
+    /// model.
     repack: Option<bool>,
-    /// Whether sliding layers keep every position.
+    /// Whether sliding-window layers keep every position in the K/V cache instead of a
+    /// ring buffer.
     swa_full: Option<bool>,
-    /// Intermediate results to copy to files.
+    /// Which intermediate results of the model to copy to files.
     trace: Option<Trace>,
 }
 
-/// Which intermediate results to copy. Asking for one cuts the graph there, so
-/// that it is not fused with what follows.
+/// Which intermediate results of a model run to copy to files. Asking for one cuts
+/// ggml's graph there, so that it is not fused with what follows.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trace {
-    /// Folder in which each result gets a file.
+    /// Folder in which each intermediate result gets a file.
     dir: String,
-    /// Names of results; empty for all.
+    /// Names of the tensors to copy, as llama.cpp names them; empty for all.
     #[serde(default)]
     names: Vec<String>,
 }
 
-/// Lines of llama.cpp's log since the last request began.
+/// Lines of llama.cpp's log since the current request began.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 unsafe extern "C" fn keep_log(_: sys::ggml_log_level, line: *const c_char, _: *mut c_void) {
@@ -70,14 +74,14 @@ unsafe extern "C" fn keep_log(_: sys::ggml_log_level, line: *const c_char, _: *m
     }
 }
 
-/// Returns the last lines of the log, for an error message.
+/// Returns the last lines of llama.cpp's log, for an error message.
 fn log_tail() -> String {
     let log = LOG.lock().map(|l| l.clone()).unwrap_or_default();
     log[log.len().saturating_sub(6)..].join(" | ")
 }
 
-/// Answers requests from standard input until its end. The last model stays
-/// loaded for the next request.
+/// Answers requests to run models with llama.cpp, which come on standard input, until
+/// its end. The last model stays loaded for the next request.
 ///
 /// # Errors
 /// When the stream itself breaks; a bad request is answered with its error.
@@ -104,7 +108,7 @@ struct Model {
     raw: NonNull<sys::llama_model>,
     path: String,
     repack: bool,
-    /// Lines of the loader's log about its buffers.
+    /// Lines of llama.cpp's log, from loading the model, about its weight buffers.
     buffers: Vec<String>,
 }
 
@@ -156,7 +160,7 @@ fn clear_log() {
     }
 }
 
-/// Returns the lines of the log that contain a phrase.
+/// Returns the lines of llama.cpp's log that contain a phrase.
 fn log_with(phrase: &str) -> Vec<String> {
     LOG.lock()
         .map(|l| l.iter().filter(|s| s.contains(phrase)).cloned().collect())
@@ -218,7 +222,7 @@ fn run(request: &Request, cache: &mut Option<Model>) -> Result<Value, String> {
     }))
 }
 
-/// Opens a context with the parameters of the request over llama.cpp's
+/// Opens a llama.cpp context with the parameters of the request over llama.cpp's
 /// defaults. Returns it with the parameters in force.
 fn open(
     model: &Model,
@@ -272,8 +276,8 @@ fn open(
     Ok((session, facts))
 }
 
-/// Runs one `llama_decode` call and returns the logits of every position, or of
-/// the last one.
+/// Runs one `llama_decode` call over the tokens `ids`, the first at position `from`,
+/// and returns the logits of every position, or of the last one.
 fn decode(
     session: &Session,
     ids: &[i32],
@@ -321,7 +325,7 @@ fn decode(
     Ok(unsafe { std::slice::from_raw_parts(p, outputs * vocab) }.to_vec())
 }
 
-/// Writes intermediate results to files as they are computed.
+/// Writes intermediate results of a model run to files as they are computed.
 struct Tracer {
     dir: String,
     names: Vec<String>,
@@ -338,7 +342,8 @@ impl Tracer {
         })
     }
 
-    /// Writes the bytes of a tensor, from its first to its last one in memory.
+    /// Writes a computed tensor to a file: its bytes from the first to the last one in
+    /// memory.
     fn keep(&mut self, t: *mut sys::ggml_tensor) -> Result<(), String> {
         // SAFETY: the scheduler hands over a live, computed tensor.
         let (name, op, kind, ne, nb, data) = unsafe {

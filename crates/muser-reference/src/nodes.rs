@@ -1,4 +1,5 @@
-//! Operations that a graph request may name; each is a call of ggml's API.
+//! Builds the nodes of a requested ggml graph: each operation that a request may name
+//! is a call of ggml's API.
 
 use std::collections::HashMap;
 
@@ -8,17 +9,17 @@ use serde_json::Value;
 
 use crate::ggml::{Context, Raw, type_of};
 
-/// One operation of a request's graph.
+/// One operation of the ggml graph that a request describes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Node {
-    /// Name of the result.
+    /// Name of the tensor that the operation results in.
     pub(crate) name: String,
-    /// Name of the operation.
+    /// Name of the ggml operation: `mul_mat`, `rope`, …
     pub(crate) op: String,
-    /// Names of its operands.
+    /// Names of the tensors that are the operation's operands.
     pub(crate) src: Vec<String>,
-    /// Its parameters, by ggml's names.
+    /// Parameters of the ggml operation, such as `eps` or `scale`, by ggml's names.
     #[serde(default)]
     pub(crate) params: Value,
 }
@@ -34,8 +35,8 @@ impl Node {
             .ok_or_else(|| self.err(&format!("parameter {key} is missing")))
     }
 
-    /// Reads a parameter as f32. JSON numbers are parsed as f64, which is exact
-    /// for any f32 written in full.
+    /// Reads a parameter of the operation as f32. JSON numbers are parsed as f64, which
+    /// is exact for any f32 written in full.
     fn float(&self, key: &str) -> Result<f32, String> {
         Ok(self.number(key)? as f32)
     }
@@ -55,7 +56,7 @@ impl Node {
             .ok_or_else(|| self.err(&format!("parameter {key} is not an i32")))
     }
 
-    /// Reads a parameter that is a list of four integers.
+    /// Reads a parameter of the operation that is a list of four integers.
     fn four(&self, key: &str) -> Result<[i64; 4], String> {
         let list: Option<Vec<i64>> = self.params[key]
             .as_array()
@@ -73,7 +74,8 @@ impl Node {
     }
 }
 
-/// Adds a node to the context and returns its result.
+/// Adds an operation of the requested graph to the ggml context and returns the tensor
+/// of its result.
 ///
 /// # Errors
 /// An operation, operand or parameter is unknown; the error names it. ggml
@@ -140,14 +142,14 @@ pub(crate) fn build(
     Ok(unsafe { sys::ggml_set_name(made, name.as_ptr()) })
 }
 
-/// `ggml_soft_max_ext`; `mask` may be null.
+/// Calls `ggml_soft_max_ext`, with the operation's parameters; `mask` may be null.
 fn soft_max(c: *mut sys::ggml_context, n: &Node, x: Raw, mask: Raw) -> Result<Raw, String> {
     let (scale, bias) = (n.float_or("scale", 1.0)?, n.float_or("max_bias", 0.0)?);
     // SAFETY: as in `build`.
     Ok(unsafe { sys::ggml_soft_max_ext(c, x, mask, scale, bias) })
 }
 
-/// `ggml_rope_ext` without frequency factors.
+/// Calls `ggml_rope_ext`, with the operation's parameters, without frequency factors.
 fn rope(c: *mut sys::ggml_context, n: &Node, x: Raw, pos: Raw) -> Result<Raw, String> {
     let (dims, mode, orig) = (n.int("n_dims")?, n.int("mode")?, n.int("n_ctx_orig")?);
     let (base, scale) = (n.float("freq_base")?, n.float("freq_scale")?);
@@ -173,7 +175,8 @@ fn rope(c: *mut sys::ggml_context, n: &Node, x: Raw, pos: Raw) -> Result<Raw, St
     })
 }
 
-/// `ggml_flash_attn_ext` at the precision that llama.cpp asks for.
+/// Calls `ggml_flash_attn_ext`, with the operation's parameters, at the precision that
+/// llama.cpp asks for.
 fn flash(c: *mut sys::ggml_context, n: &Node, [q, k, v, m]: [Raw; 4]) -> Result<Raw, String> {
     let (scale, bias) = (n.float("scale")?, n.float_or("max_bias", 0.0)?);
     let cap = n.float_or("logit_softcap", 0.0)?;
@@ -185,7 +188,8 @@ fn flash(c: *mut sys::ggml_context, n: &Node, [q, k, v, m]: [Raw; 4]) -> Result<
     })
 }
 
-/// `ggml_view_4d`: `ne`, `nb` (bytes; the first is not used) and `offset`.
+/// Calls `ggml_view_4d` with the operation's parameters: `ne` (sizes), `nb` (strides in
+/// bytes; the first is not used) and `offset`.
 fn view(c: *mut sys::ggml_context, n: &Node, a: Raw) -> Result<Raw, String> {
     let size = |v: i64| usize::try_from(v).map_err(|_| n.err("a negative size"));
     let [n0, n1, n2, n3] = n.four("ne")?;

@@ -1,40 +1,41 @@
-//! Reads requests and writes replies: a JSON line, then the raw bytes that it
-//! announces.
+//! Reads the comparator's requests from standard input and writes its replies: each is
+//! a JSON line, then the raw bytes that it announces.
 
 use std::io::{BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// Maximum length of a request line in bytes.
+/// Maximum length of a request's JSON line in bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// Maximum length of one tensor's data in bytes.
+/// Maximum length of the data of one tensor of a request, in bytes.
 const MAX_TENSOR: usize = 4 << 30;
 
-/// A tensor of a request or of a reply: its bytes follow the line, in the order
-/// of the list.
+/// A tensor of a request or of a reply, as its JSON line describes it: the tensor's
+/// bytes follow the line, in the order of the list.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tensor {
-    /// Name by which nodes refer to the tensor.
+    /// Name by which the operations of a request refer to the tensor.
     pub(crate) name: String,
-    /// ggml's name of the type: f32, f16, bf16, q4_K, q5_K, q6_K, q8_K, i32 or
+    /// ggml's name of the tensor's type: f32, f16, bf16, q4_K, q5_K, q6_K, q8_K, i32 or
     /// i64.
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// Dimensions, 1 to 4 of them, innermost first: ggml's `ne`.
+    /// Dimensions of the tensor, 1 to 4 of them, innermost first: ggml's `ne`.
     pub(crate) ne: Vec<i64>,
-    /// Length of the raw data in bytes; values are little-endian.
+    /// Length of the tensor's raw data in bytes; values are little-endian.
     pub(crate) bytes: usize,
-    /// Whether the tensor is a weight of products, which llama.cpp may place in
-    /// another buffer type.
+    /// Whether the tensor is the weight matrix of products, which llama.cpp may place
+    /// in another buffer type, repacked.
     #[serde(default)]
     pub(crate) weight: bool,
-    /// Whether later requests may name it without sending it again.
+    /// Whether the tensor is kept, so that later requests may name it without sending
+    /// it again.
     #[serde(default, skip_serializing)]
     pub(crate) keep: bool,
 }
 
-/// Reads one line; `None` at the end of the input.
+/// Reads the JSON line of a request; `None` at the end of the input.
 pub(crate) fn line(input: &mut impl BufRead) -> Result<Option<String>, String> {
     let mut buf = Vec::new();
     let mut limited = input.take(MAX_LINE);
@@ -54,7 +55,7 @@ pub(crate) fn line(input: &mut impl BufRead) -> Result<Option<String>, String> {
         .map_err(|_| "a request line is not UTF-8".to_owned())
 }
 
-/// Reads the raw bytes of every tensor of a request.
+/// Reads the raw bytes of every tensor of a request, which follow its JSON line.
 pub(crate) fn payload(input: &mut impl Read, tensors: &[Tensor]) -> Result<Vec<Vec<u8>>, String> {
     let mut all = Vec::with_capacity(tensors.len());
     for t in tensors {
@@ -70,7 +71,7 @@ pub(crate) fn payload(input: &mut impl Read, tensors: &[Tensor]) -> Result<Vec<V
     Ok(all)
 }
 
-/// Writes a reply line and the raw bytes after it.
+/// Writes the JSON line of a reply and the raw bytes after it.
 pub(crate) fn reply(
     out: &mut impl Write,
     head: &serde_json::Value,

@@ -1,8 +1,8 @@
-//! Blanks comments and literals in Rust text, so that rules can look at code
-//! only.
+//! Blanks the comments and literals in Rust source text, so that `tidy`'s rules can
+//! look at code only.
 
-/// Returns the text with comments, strings and characters replaced by spaces;
-/// line breaks stay. An ambiguous quote, as of a lifetime, stays as code.
+/// Returns Rust source text with its comments, strings and characters replaced by
+/// spaces; line breaks stay. An ambiguous quote, as of a lifetime, stays as code.
 pub(super) fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -33,8 +33,8 @@ fn continues_a_word(before: &str) -> bool {
     before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
-/// Returns the length in bytes of the block comment at the start, nested ones
-/// included.
+/// Returns the length in bytes of the block comment at the start of Rust source text,
+/// nested ones included.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < text.len() {
@@ -55,8 +55,8 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the length in bytes of the string literal at the start, its quotes
-/// included.
+/// Returns the length in bytes of the string literal at the start of Rust source text,
+/// its quotes included.
 fn string(text: &str) -> usize {
     let mut escaped = false;
     for (i, c) in text.char_indices().skip(1) {
@@ -70,8 +70,8 @@ fn string(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the length in bytes of the raw string literal at the start, if there
-/// is one.
+/// Returns the length in bytes of the raw string literal at the start of Rust source
+/// text, if there is one.
 fn raw_string(text: &str) -> Option<usize> {
     let body = text.strip_prefix('r')?;
     let quoted = body.trim_start_matches('#');
@@ -82,8 +82,8 @@ fn raw_string(text: &str) -> Option<usize> {
     Some(1 + hashes + 1 + length)
 }
 
-/// Returns the length in bytes of the character literal at the start; `None`
-/// for a lifetime.
+/// Returns the length in bytes of the character literal at the start of Rust source
+/// text; `None` for a lifetime.
 fn character(text: &str) -> Option<usize> {
     let mut chars = text.char_indices().skip(1);
     let (_, first) = chars.next()?;
@@ -94,7 +94,8 @@ fn character(text: &str) -> Option<usize> {
     chars.next().filter(|(_, c)| *c == '\'').map(|(i, _)| i + 1)
 }
 
-/// Returns the numbers, from 1, of the lines that contain a word.
+/// Returns the numbers, from 1, of the lines that contain a word, not as a part of a
+/// longer word.
 pub(super) fn lines_with_word<'a>(
     text: &'a str,
     word: &'a str,

@@ -1,24 +1,26 @@
-//! Which crate may use which: the arrows of `ARCHITECTURE.md`.
+//! Checks which crate of the workspace depends on which: only the arrows of
+//! `ARCHITECTURE.md` are allowed.
 
 use super::{Finding, Tree};
 use serde_json::Value;
 
-/// A crate of the workspace, the crates that it may use, and those that its
-/// tests may use besides.
+/// A rule about dependencies: a crate of the workspace, the crates that it may use, and
+/// those that its tests may use besides.
 type Rule = (
     &'static str,
     &'static [&'static str],
     &'static [&'static str],
 );
 
-/// The allowed edges. An optional dependency counts like any other.
+/// The allowed dependencies between the workspace's crates. An optional dependency
+/// counts like any other.
 const RULES: [Rule; 14] = [
     ("muser-gguf", &[], &[]),
     ("muser-quant", &[], &[]),
     ("muser-levels", &[], &[]),
     ("muser-text", &[], &[]),
     ("muser-ops", &["muser-quant"], &[]),
-    // For tests only: nothing but dev-dependencies may use it.
+    // A crate for tests: only dev-dependencies may name it.
     ("muser-conformance", &["muser-ops", "muser-quant"], &[]),
     (
         "muser-cpu",
@@ -56,26 +58,28 @@ const RULES: [Rule; 14] = [
         ],
         &["muser-reference"],
     ),
-    // The comparator is a tool of tests: nothing may build on it.
+    // The comparator (llama.cpp as a program) is a tool of tests: nothing may depend on
+    // it.
     (
         "muser-reference",
         &["muser-quant", "muser-gguf"],
         &["muser-ops"],
     ),
-    // No edge to muser-reference, which it runs as a process.
+    // No dependency on muser-reference, which it runs as a process.
     (
         "muser-bench",
         &["muser-quant", "muser-ops", "muser-cpu", "muser-model"],
         &[],
     ),
-    // The constants and functions of the strict lane; `tidy` must build fast.
+    // Uses the constants and functions of the strict lane (muser's own arithmetic)
+    // only: `tidy` must build fast.
     ("xtask", &["muser-quant", "muser-ops"], &[]),
 ];
 
 const WHY: &str = "the arrows between crates are those of ARCHITECTURE.md";
 
-/// Finds every dependency in the output of `cargo metadata --no-deps` that
-/// [`RULES`] does not allow.
+/// Finds every dependency between crates of the workspace, in the output of `cargo
+/// metadata --no-deps`, that [`RULES`] does not allow.
 pub(super) fn edges(metadata: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     let empty = Vec::new();
@@ -101,7 +105,7 @@ pub(super) fn edges(metadata: &Value) -> Vec<Finding> {
             else {
                 continue;
             };
-            // Build dependencies count as normal ones.
+            // Build dependencies of a crate count as normal ones.
             let dev = dependency["kind"] == "dev";
             if !(uses.contains(&on) || dev && tests.contains(&on)) {
                 let kind = if dev { "in its tests" } else { "" };
@@ -122,7 +126,7 @@ pub(super) fn edges(metadata: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Checks that muser-reference, which needs a C++ toolchain, is not a default
+/// Checks that the crate muser-reference, which needs a C++ toolchain, is not a default
 /// member of the workspace.
 pub(super) fn reference_is_not_default(tree: &Tree) -> Vec<Finding> {
     let text = tree.get("Cargo.toml").unwrap_or_default();
@@ -171,7 +175,7 @@ mod tests {
         assert_eq!(up, ["muser-quant uses muser-ops"]);
         let built = found("muser-text", "muser-gguf", json!("build"));
         assert_eq!(built, ["muser-text uses muser-gguf"]);
-        // Allowed in tests alone.
+        // These dependencies are allowed in tests alone.
         let shipped = found("muser", "muser-reference", json!(null));
         assert_eq!(shipped, ["muser uses muser-reference"]);
         let shipped = found("muser-cpu", "muser-conformance", json!(null));

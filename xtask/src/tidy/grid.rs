@@ -1,5 +1,6 @@
-//! Checks the grid of kernels: a family is a folder with a file for each level, the
-//! same names in every folder, or one file that is compiled for all levels.
+//! Checks the layout of the CPU backend's kernels: a family is a folder with a file for
+//! each instruction-set level, the same names in every folder, or one file that is
+//! compiled for all levels.
 
 use super::code::blank;
 use super::{Finding, Tree};
@@ -8,13 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 const CPU: &str = "crates/muser-cpu/src/";
 const KERNELS: &str = "crates/muser-cpu/src/kernels/";
 const LEVELS: [&str; 3] = ["scalar.rs", "avx2.rs", "avx512.rs"];
-/// The files beside the families.
+/// Files in the folder of kernels that belong to no family of kernels.
 const TOP: [&str; 3] = ["mod.rs", "products.rs", "table.rs"];
-/// What makes a file one for all levels.
+/// The attribute that marks a file of kernels as written once and compiled for all
+/// instruction-set levels.
 const ONCE: &str = "#[levels]";
 const WHY: &str = "the grid kernels/<family>/<level>.rs is the documentation";
 
-/// Functions of `muser-cpu` that list the features of a level themselves.
+/// Finds functions of `muser-cpu` that list the CPU features of an instruction-set
+/// level themselves.
 pub(super) fn features_stand_once(tree: &Tree) -> Vec<Finding> {
     let of_cpu = tree.ending(".rs").filter(|(path, _)| path.starts_with(CPU));
     let lines = of_cpu.flat_map(|(path, text)| {
@@ -32,7 +35,8 @@ pub(super) fn features_stand_once(tree: &Tree) -> Vec<Finding> {
     lines.collect()
 }
 
-/// Files that are not of the grid, and holes in it.
+/// Finds kernel files outside the layout `kernels/<family>/<level>.rs`, and families
+/// that lack the file of a level.
 pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
     let finding = |path: String, what: String| Finding {
         path,
@@ -60,7 +64,7 @@ pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
         folders.entry(folder).or_default().insert(file);
     }
     for (folder, files) in folders.iter().filter(|(folder, _)| !folder.is_empty()) {
-        // A folder of families has no levels itself.
+        // A folder that holds families of kernels has no levels itself.
         let below = format!("{folder}/");
         let groups = folders.keys().any(|f| f.starts_with(&below));
         let levels = LEVELS.iter().filter(|l| files.contains(*l)).count();

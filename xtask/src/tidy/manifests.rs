@@ -1,9 +1,10 @@
-//! Checks that each dependency states its reason.
+//! Checks that each dependency in a `Cargo.toml` has a comment that states its reason.
 
 use super::{Finding, Tree};
 
-/// Finds dependencies without a comment above them. Those inherited from the
-/// workspace have theirs there, and crates of the workspace need none.
+/// Finds dependencies in the `Cargo.toml` files that have no comment above them. Those
+/// inherited from the workspace have theirs there, and crates of the workspace need
+/// none.
 pub(super) fn dependencies_say_why(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending("Cargo.toml") {
@@ -32,7 +33,7 @@ fn unexplained(text: &str) -> Vec<(usize, String)> {
         if let Some(header) = line.strip_prefix('[').filter(|_| open_brackets == 0) {
             let header = header.trim_end_matches(']');
             in_dependencies = header.ends_with("dependencies");
-            // `[dependencies.name]`: the table is the dependency.
+            // In `[dependencies.name]` the table is the dependency.
             if let Some((_, name)) = header.rsplit_once("dependencies.")
                 && !commented
             {

@@ -1,9 +1,9 @@
-//! Checks what the compiler cannot: the rules of `ARCHITECTURE.md`, of
-//! documentation and of dependencies.
+//! `cargo xtask tidy`: checks what the compiler cannot, namely the rules of
+//! `ARCHITECTURE.md`, of documentation and of dependencies.
 //!
-//! Each rule is a function from the tree of files to findings, with a test that
-//! it can fail. `cargo xtask tidy` prints `file:line: what, why`; a test of
-//! this crate runs all rules as well.
+//! Each rule is a function from the files of the repository to findings, with a test
+//! that it can fail. `cargo xtask tidy` prints `file:line: what, why` for each finding;
+//! a test of the crate `xtask` runs all rules as well.
 
 mod code;
 mod edges;
@@ -18,11 +18,11 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// A broken rule and its place.
+/// A finding of `cargo xtask tidy`: a broken rule and where it is broken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
-    /// Line number from 1; 0 for the file as a whole.
+    /// Number of the line that breaks the rule, from 1; 0 for the file as a whole.
     line: usize,
     what: String,
     why: &'static str,
@@ -45,7 +45,7 @@ impl std::fmt::Display for Finding {
 struct Tree(BTreeMap<String, String>);
 
 impl Tree {
-    /// Reads every file that git tracks or does not ignore.
+    /// Reads every text file of the repository that git tracks or does not ignore.
     fn read(root: &Path) -> Result<Self, String> {
         let listing = output(
             Command::new("git")
@@ -77,7 +77,7 @@ impl Tree {
         self.0.iter().map(|(p, t)| (p.as_str(), t.as_str()))
     }
 
-    /// Iterates over the files whose path has this ending.
+    /// Iterates over the text files of the repository whose path has this ending.
     fn ending<'a>(&'a self, with: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.iter().filter(move |(p, _)| p.ends_with(with))
     }
@@ -94,7 +94,7 @@ impl<const N: usize> From<[(&str, &str); N]> for Tree {
     }
 }
 
-/// Runs a command and returns its standard output.
+/// Runs a program and returns its standard output.
 fn output(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let out = command
@@ -107,13 +107,13 @@ fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(out.stdout).map_err(|e| format!("{program}: output is not UTF-8: {e}"))
 }
 
-/// Returns the cargo that runs this program, else the one on the path.
+/// Returns the `cargo` program that runs this one, else the name to find on `PATH`.
 pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Applies every rule to the repository at `root`. Returns the findings by path
-/// and line.
+/// Applies every rule of `cargo xtask tidy` to the repository at `root`. Returns the
+/// findings by path and line.
 fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let tree = Tree::read(root)?;
     let metadata = output(

@@ -1,4 +1,5 @@
-//! Checks pages that must change with the code.
+//! Checks the documentation pages that must change with the code: change log, constants
+//! of the arithmetic, links.
 
 use super::{Finding, Tree};
 use muser_ops::{attention, math, reduce};
@@ -45,8 +46,8 @@ pub(super) fn changelog_is_current(tree: &Tree) -> Vec<Finding> {
     vec![finding(CHANGELOG, 0, what, "users read there what changed")]
 }
 
-/// Returns the constants of the strict lane: each name with the bits or number
-/// as the page shows them.
+/// Returns the constants of the strict lane (muser's own arithmetic): each name with
+/// its bits or its number, as `docs/numerics.md` shows them.
 fn constants() -> Vec<(String, String)> {
     let bits = |name: String, x: f32| (name, format!("{:#010x}", x.to_bits()));
     let mut all = Vec::new();
@@ -75,8 +76,8 @@ fn constants() -> Vec<(String, String)> {
     all
 }
 
-/// Checks that each constant has exactly one row `| name | value |` on the
-/// numerics page, with the value in the code.
+/// Checks that each constant of the strict lane (muser's own arithmetic) has exactly
+/// one row `| name | value |` on `docs/numerics.md`, with the value in the code.
 pub(super) fn constants_are_the_codes(tree: &Tree) -> Vec<Finding> {
     const WHY: &str = "the page and the code are one contract";
     let text = tree.get(NUMERICS).unwrap_or_default();
@@ -111,8 +112,8 @@ pub(super) fn constants_are_the_codes(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds links from page to page that lead to no page. Links to other files and
-/// to the network are not looked at.
+/// Finds links from Markdown page to Markdown page that lead to no page. Links to other
+/// files and to the network are not looked at.
 pub(super) fn links_lead_somewhere(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".md") {
@@ -132,7 +133,8 @@ pub(super) fn links_lead_somewhere(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Resolves a relative link of the page `from` to a path from the root.
+/// Resolves a relative link of the page `from` to a path from the root of the
+/// repository.
 fn resolve(from: &str, link: &str) -> String {
     let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut parts: Vec<&str> = folder.split('/').filter(|p| !p.is_empty()).collect();

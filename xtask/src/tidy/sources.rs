@@ -1,11 +1,12 @@
-//! Checks source files: module docs, `unsafe`, length, leftovers of tools.
+//! Checks the repository's source files: module docs, `unsafe`, length, leftovers of
+//! tools.
 
 use super::code::{blank, lines_with_word};
 use super::{Finding, Tree};
 
-/// Modules (files or folders) that may contain `unsafe`, each with its one
-/// purpose. Adding an entry is a decision of the maintainers: SECURITY.md
-/// relies on this list.
+/// Modules (files or folders) that may contain `unsafe`, each with the one purpose of
+/// it. Adding an entry is a decision of the maintainers: SECURITY.md relies on this
+/// list.
 const UNSAFE: [(&str, &str); 7] = [
     ("crates/muser-gguf/src/map.rs", "a read-only map of a file"),
     ("crates/muser-reference/src/", "calls into llama.cpp"),
@@ -29,8 +30,8 @@ const UNSAFE: [(&str, &str); 7] = [
     ),
 ];
 
-/// The level of the lint `unsafe_code` in each crate root: `deny` if a module
-/// of [`UNSAFE`] allows it, `forbid` everywhere else.
+/// The level of the lint `unsafe_code` that each crate root must set: `deny` if a
+/// module listed in [`UNSAFE`] allows it, `forbid` everywhere else.
 const ROOTS: [(&str, &str); 13] = [
     ("crates/muser-gguf/src/lib.rs", "deny"),
     ("crates/muser-quant/src/lib.rs", "forbid"),
@@ -47,7 +48,7 @@ const ROOTS: [(&str, &str); 13] = [
     ("xtask/src/main.rs", "forbid"),
 ];
 
-/// Maximum number of lines of a file.
+/// Maximum number of lines of a source file or page.
 const MOST_LINES: usize = 700;
 
 fn finding(path: &str, line: usize, what: impl Into<String>, why: &'static str) -> Finding {
@@ -70,7 +71,7 @@ pub(super) fn files_open_with_docs(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Finds crate roots without the lint level of [`ROOTS`].
+/// Finds crate roots that do not set the lint `unsafe_code` to the level of [`ROOTS`].
 pub(super) fn crates_refuse_unsafe(tree: &Tree) -> Vec<Finding> {
     ROOTS
         .iter()
@@ -86,7 +87,7 @@ pub(super) fn crates_refuse_unsafe(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Finds the word `unsafe` in code outside the modules of [`UNSAFE`].
+/// Finds the word `unsafe` in Rust code outside the modules of [`UNSAFE`].
 pub(super) fn unsafe_is_where_it_may_be(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".rs") {
@@ -113,7 +114,7 @@ pub(super) fn unsafe_is_where_it_may_be(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds source files and pages longer than [`MOST_LINES`].
+/// Finds source files and pages that are longer than [`MOST_LINES`] allows.
 pub(super) fn files_stay_readable(tree: &Tree) -> Vec<Finding> {
     let written = |p: &str| {
         let page = p.ends_with(".md") && !p.ends_with("CHANGELOG.md");
@@ -134,17 +135,17 @@ pub(super) fn files_stay_readable(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns whether a file is written by hand, as opposed to test inputs and
-/// lock files.
+/// Returns whether a file of the repository is written by hand, as opposed to test
+/// inputs and lock files.
 fn ours(path: &str) -> bool {
     let test_input = ["fuzz/corpus/", "fixtures/", "models/"];
     let page = path.ends_with(".md");
     !path.ends_with("Cargo.lock") && (page || !test_input.iter().any(|d| path.starts_with(d)))
 }
 
-/// Finds marks of unfinished work in the text.
+/// Finds marks of unfinished work in the text of the repository's files.
 pub(super) fn nothing_is_left_to_do(tree: &Tree) -> Vec<Finding> {
-    // Joined at compile time, so that this file does not contain them.
+    // The marks are joined at compile time, so that this file does not contain them.
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME")];
     let mut findings = Vec::new();
     for (path, text) in tree.iter().filter(|(p, _)| ours(p)) {
@@ -157,14 +158,14 @@ pub(super) fn nothing_is_left_to_do(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds absolute paths of somebody's machine.
+/// Finds absolute paths of somebody's machine in the text of the repository's files.
 pub(super) fn no_machine_paths(tree: &Tree) -> Vec<Finding> {
     let roots = ["work", "root", "home", "Users", "mnt"].map(|d| format!("/{d}/"));
     let mut findings = Vec::new();
     for (path, text) in tree.iter().filter(|(p, _)| ours(p)) {
         for (i, line) in text.lines().enumerate() {
             let found = roots.iter().find(|root| {
-                // In `a/home/b` or `example.org/home/` it is not the start of a
+                // In `a/home/b` or `example.org/home/` the root is not the start of a
                 // path.
                 let inside = |c: char| c.is_alphanumeric() || "._-}".contains(c);
                 line.match_indices(root.as_str())
@@ -179,7 +180,8 @@ pub(super) fn no_machine_paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds leftovers of a run: hidden files of tools, keys and certificates.
+/// Finds files in the repository that a program left there: hidden files of tools, keys
+/// and certificates.
 pub(super) fn no_leftovers(tree: &Tree) -> Vec<Finding> {
     const OURS: [&str; 3] = [".cargo", ".ci", ".gitignore"];
     let key = |line: &str| {
@@ -234,7 +236,7 @@ mod tests {
             tree.0.insert(path.to_owned(), text);
         }
         assert_eq!(crates_refuse_unsafe(&tree), []);
-        // A weaker level, one in a comment, and none.
+        // A weaker lint level, one in a comment, and none.
         let quant = "crates/muser-quant/src/lib.rs";
         for text in ["#![deny(unsafe_code)]", "// #![forbid(unsafe_code)]", ""] {
             tree.0.insert(quant.to_owned(), text.to_owned());

@@ -1,9 +1,9 @@
-//! What the project is built from: licences, sources, crates that are not
-//! wanted, versions of one crate side by side.
+//! Checks what the project is built from: licences and sources of its dependencies,
+//! crates that are banned, several versions of one crate.
 //!
-//! Advisories are not checked here: their database is on the network and changes
-//! without a change of ours. `cargo deny check advisories` or `cargo audit`
-//! reads it (CONTRIBUTING.md).
+//! Security advisories are not checked here: their database is on the network and
+//! changes without a change of this project. `cargo deny check advisories` or `cargo
+//! audit` reads it (CONTRIBUTING.md).
 
 use super::{Finding, Tree};
 use spdx::{Expression, Licensee, ParseMode};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Licences under which we take a crate. One of the alternatives that a crate
+/// Licences under which a dependency may be used. One of the alternatives that a crate
 /// offers is enough.
 const LICENCES: [&str; 8] = [
     "MIT",
@@ -24,7 +24,7 @@ const LICENCES: [&str; 8] = [
     "Zlib",
 ];
 
-/// Crates that may not be built, with the reason.
+/// Crates that no build of the project may contain, with the reason.
 const BANNED: [(&str, &str); 8] = [
     ("aws-lc-sys", "needs a C compiler: rustls-graviola does not"),
     ("bindgen", "needs libclang"),
@@ -36,9 +36,8 @@ const BANNED: [(&str, &str); 8] = [
     ("pkg-config", "takes libraries of the machine"),
 ];
 
-/// Crates that are built in two versions, because two dependencies want it so.
-/// Each costs build time and size; an entry that is no longer needed is a
-/// finding.
+/// Crates that are built in two versions, because two dependencies need different ones.
+/// Each costs build time and size; an entry that is no longer needed is a finding.
 const TWICE: [&str; 8] = [
     "base64",
     "fancy-regex",
@@ -50,7 +49,8 @@ const TWICE: [&str; 8] = [
     "syn",
 ];
 
-/// The only source of crates that are not ours.
+/// The only source, as lock files name it, of crates that are not of this workspace:
+/// crates.io.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 fn finding(path: &str, line: usize, what: String, why: &'static str) -> Finding {
@@ -62,11 +62,11 @@ fn finding(path: &str, line: usize, what: String, why: &'static str) -> Finding 
     }
 }
 
-/// Lists the crates that this machine builds for the workspace, tests and build
-/// scripts included: a line `name version|licence` each.
+/// Lists the crates that this machine builds for the workspace, tests and build scripts
+/// included: one line `name version|licence` for each.
 ///
-/// `cargo metadata` lists optional crates that no feature turns on; this is what
-/// is built.
+/// It asks `cargo tree`, as `cargo metadata` lists optional crates that no feature
+/// turns on as well.
 ///
 /// # Errors
 /// Cargo does not run, or `Cargo.lock` is out of date.
@@ -79,19 +79,20 @@ pub(super) fn built(root: &Path) -> Result<String, String> {
     super::output(&mut tree)
 }
 
-/// Checks licences, bans and duplicates of a list that [`built`] gave.
+/// Checks the licences, bans and duplicates of the list of dependencies that [`built`]
+/// gave.
 pub(super) fn crates(listing: &str) -> Vec<Finding> {
     let allowed: Vec<Licensee> = LICENCES
         .iter()
         .filter_map(|l| Licensee::parse(l).ok())
         .collect();
-    // By name and version: the licence.
+    // The licence of each crate, by its name and version.
     let mut seen: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for line in listing.lines().filter(|l| !l.is_empty()) {
         let (package, licence) = line.split_once('|').unwrap_or((line, ""));
         let mut words = package.split_whitespace();
         let (name, version) = (words.next(), words.next());
-        // A crate of ours has its folder after the version.
+        // A crate of the workspace has its folder after the version.
         let ours = words.next().is_some_and(|w| w.starts_with("(/"));
         if let (Some(name), Some(version), false) = (name, version, ours) {
             let licence = licence.trim_end_matches(" (*)").trim();
@@ -134,8 +135,8 @@ pub(super) fn crates(listing: &str) -> Vec<Finding> {
     findings
 }
 
-/// Every crate of every lock file comes from crates.io with its checksum, or is
-/// ours.
+/// Finds crates in lock files that do not come from crates.io with a checksum and are
+/// not of this workspace.
 pub(super) fn sources(tree: &Tree) -> Vec<Finding> {
     const WHY: &str = "crates come from crates.io, by checksum";
     let mut findings = Vec::new();
@@ -174,7 +175,8 @@ pub(super) fn sources(tree: &Tree) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// A list that passes: our own crate, and each of [`TWICE`] twice.
+    /// Returns a list of dependencies that passes: a crate of the workspace, and each
+    /// of [`TWICE`] twice.
     fn fine() -> String {
         let twice = TWICE.iter().flat_map(|name| {
             let line = move |v: u8| format!("{name} v{v}.0.0|MIT/Apache-2.0 (*)\n");

@@ -1,5 +1,6 @@
-//! CPU time of processes and of the whole machine: only one side may compute at
-//! a time, and other work on a shared machine belongs in the record.
+//! Reads the CPU time of processes and of the whole machine, so that a comparison can
+//! check that only one side computed at a time and can record other work on a shared
+//! machine.
 
 use std::fs;
 use std::time::Instant;
@@ -19,12 +20,12 @@ pub(super) fn process(id: u32) -> Option<f64> {
     Some(nanoseconds as f64 / 1e9)
 }
 
-/// Parses the first field of a `schedstat` file: CPU time in nanoseconds.
+/// Parses the first field of a thread's `schedstat` file: its CPU time in nanoseconds.
 fn scheduled(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// CPU time of the idle side while the other one computed.
+/// CPU time that llama.cpp used while muser computed, or muser while llama.cpp did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
     wall: f64,
@@ -32,8 +33,8 @@ pub(super) struct Overlap {
 }
 
 impl Overlap {
-    /// Runs `work` and adds the CPU time that the process `idle` uses
-    /// meanwhile.
+    /// Runs `work` and adds the CPU time that the process `idle`, which should do
+    /// nothing, uses meanwhile.
     pub(super) fn during<T>(&mut self, idle: u32, work: impl FnOnce() -> T) -> T {
         let (before, start) = (process(idle), Instant::now());
         let out = work();
@@ -48,13 +49,15 @@ impl Overlap {
         }
     }
 
-    /// Returns the CPU time of the idle side as a share of one CPU.
+    /// Returns the CPU time that the process which should be idle used, as a share of
+    /// one CPU; `None` if it was not measured.
     pub(super) fn share(&self) -> Option<f64> {
         (self.wall > 0.0).then_some(self.used? / self.wall)
     }
 }
 
-/// Clock ticks of all CPUs since the machine started.
+/// Clock ticks of all CPUs since the machine started: idle, stolen by the host, and
+/// all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ticks {
     idle: u64,
@@ -69,8 +72,8 @@ impl Ticks {
 
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().find_map(|l| l.strip_prefix("cpu "))?;
-        // user nice system idle iowait irq softirq steal; the guest fields
-        // after them are contained in the first two.
+        // The fields are user nice system idle iowait irq softirq steal; the guest
+        // fields after them are contained in the first two.
         let fields: Option<Vec<u64>> = line
             .split_whitespace()
             .take(8)
@@ -86,8 +89,8 @@ impl Ticks {
         }
     }
 
-    /// Returns two shares of all CPUs since `then`: busy with anything, and
-    /// taken by the host (steal).
+    /// Returns two shares of the time of all CPUs since `then`: busy with anything, and
+    /// taken by the host of a virtual machine (steal).
     pub(super) fn since(self, then: Self) -> (f64, f64) {
         let total = self.total.saturating_sub(then.total).max(1) as f64;
         let share = |ticks: u64| ticks as f64 / total;
@@ -107,7 +110,7 @@ mod tests {
         assert_eq!(scheduled(""), None);
         let then = Ticks::parse("cpu  10 0 10 80 0 0 0 0 0 0\ncpu0 1 2 3\n").unwrap();
         let now = Ticks::parse("cpu  30 5 20 120 5 3 2 15 9 9\n").unwrap();
-        // 100 ticks later: 45 idle, 15 stolen.
+        // 100 clock ticks later: 45 idle, 15 stolen by the host.
         assert_eq!(then.total, 100);
         let (busy, steal) = now.since(then);
         assert!((busy - 0.40).abs() < 1e-9 && (steal - 0.15).abs() < 1e-9);

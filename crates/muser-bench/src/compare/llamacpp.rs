@@ -1,4 +1,5 @@
-//! llama.cpp as a side: the comparator's `bench` server.
+//! llama.cpp as one side of the comparison of speed: talks to the comparator's `bench`
+//! server, which times calls of a model.
 
 use super::side::{Answer, Chain, Side};
 use crate::reference::{Process, check};
@@ -6,17 +7,18 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Stdio;
 
-/// llama.cpp as a side: a running `bench` server.
+/// llama.cpp as one side of the comparison of speed: a running `bench` server of the
+/// comparator.
 pub(super) struct Reference {
     pub(super) process: Process,
-    /// Facts of its build: version, compiler, features.
+    /// What the server reports of its build of llama.cpp: version, compiler, features.
     pub(super) info: Value,
-    /// Its message when the model is loaded: times, parameters, memory.
+    /// The server's message when the model is loaded: times, parameters, memory.
     pub(super) ready: Value,
 }
 
-/// Returns the command line of the `bench` server. The context is at least 512:
-/// a smaller one would cut the micro-batch of llama.cpp.
+/// Returns the arguments that start the comparator's `bench` server. The context is at
+/// least 512: a smaller one would cut llama.cpp's micro-batch.
 pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<String> {
     let mut args = vec![
         "bench".to_owned(),
@@ -30,7 +32,8 @@ pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<Str
 }
 
 impl Reference {
-    /// Starts the server on a model and sends it the tokens.
+    /// Starts the comparator's `bench` server, llama.cpp as a process, on a model and
+    /// sends it the tokens that the calls will process.
     ///
     /// # Errors
     /// The server does not start, is of another profile, or runs with
@@ -53,7 +56,7 @@ impl Reference {
         })
     }
 
-    /// Describes the comparator in one line: version and compiler.
+    /// Describes the comparator's build of llama.cpp in one line: version and compiler.
     pub(super) fn describe(&self) -> String {
         let text = |v: &Value| v.as_str().unwrap_or("?").to_owned();
         format!(

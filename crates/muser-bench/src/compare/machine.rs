@@ -1,5 +1,5 @@
-//! Facts of the machine and of the build for a record. They contain no host
-//! name and no path.
+//! Collects the facts of the machine and of the build that the record of a comparison
+//! keeps. They contain no host name and no path.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Flags of `/proc/cpuinfo` that a kernel of either side uses.
+/// CPU features, as `/proc/cpuinfo` names them, that a kernel of llama.cpp or muser
+/// uses.
 const FLAGS: [&str; 16] = [
     "avx",
     "avx2",
@@ -39,7 +40,8 @@ pub(super) fn facts() -> Value {
     facts
 }
 
-/// Parses CPU model, counts and flags from the text of `/proc/cpuinfo`.
+/// Parses the CPU's model, cores, threads and features from the text of
+/// `/proc/cpuinfo`.
 fn cpu(text: &str) -> Value {
     let field = |block: &str, name: &str| {
         let line = block
@@ -68,8 +70,8 @@ fn cpu(text: &str) -> Value {
     })
 }
 
-/// Returns the selected choice of a setting of the Linux kernel, which stands
-/// in brackets.
+/// Returns the choice in force of a Linux kernel setting, which stands in brackets in
+/// the setting's text.
 fn chosen(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split(']').next()
 }
@@ -98,7 +100,8 @@ pub(super) fn build(root: &Path) -> Value {
     })
 }
 
-/// Returns the facts of the comparator's build that a record keeps.
+/// Returns the facts of the comparator's build (llama.cpp) that a record keeps:
+/// versions, compiler, flags, parameters.
 pub(super) fn comparator(info: &Value, params: &Value) -> Value {
     let unit = "ggml/src/ggml-cpu/ggml-cpu.c";
     json!({

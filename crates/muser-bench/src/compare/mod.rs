@@ -1,30 +1,32 @@
-//! `cargo xtask compare`: llama.cpp and muser timed on the same file, in turn.
+//! `cargo xtask compare`: times llama.cpp and muser on the same model file, in turn.
 //!
-//! For each profile that the machine has (or `--profile`): builds the
-//! comparator, loads the model into its process and into ours at the profile's
-//! own level (`llamacpp-avx2` against `avx2`, …), and goes through thread
-//! counts, depths and widths. A round is a sample of llama.cpp, of the strict
-//! lane, of the pinned lane; a ratio is the median over rounds of ratios within
-//! a round, so that a slow phase of the machine does not change it. Ends
-//! with the cost of opening the file, a fresh process each time.
+//! For each reference profile (a build of llama.cpp) that the machine can run, or
+//! `--profile`: builds the comparator (llama.cpp as a program), loads the model into
+//! its process and into this one at the profile's own instruction-set level
+//! (`llamacpp-avx2` against `avx2`, …), and goes through thread counts, depths
+//! (positions stored before a call) and widths (tokens in a call). A round is a sample
+//! of llama.cpp, one of the strict lane (muser's own arithmetic) and one of the pinned
+//! lane (llama.cpp's arithmetic); a ratio is the median over rounds of ratios within a
+//! round, so that a slow phase of the machine does not change it. Ends with the cost of
+//! opening the file, a fresh process each time.
 //!
-//! *What is compared.* A call takes `width` tokens of one sequence and gives
-//! the logits of the last one: `Want::Last` here, a batch with one logits flag
-//! there, the same work. Calls of a sample follow each other from the depth on;
-//! the untimed way there is made once and cut back to. No token is sampled on
-//! either side. llama.cpp runs as its tools do: weights repacked, flash
-//! attention where it chooses, a thread pool that lives on between calls, a
-//! ring for the sliding layers unless `--swa-full`.
+//! *What is compared.* A call takes `width` tokens of one sequence and gives the logits
+//! of the last one: `Want::Last` in muser, a batch with one logits flag in llama.cpp,
+//! the same work. The calls of a sample follow each other from the depth on; the
+//! positions before it are stored once, untimed, and the cache is cut back to them. No
+//! token is sampled on either side. llama.cpp runs as its tools do: weights repacked,
+//! flash attention where it chooses, a thread pool that lives on between calls, a ring
+//! buffer as the K/V cache of the sliding-window layers unless `--swa-full`.
 //!
-//! *What is refused.* No answer is timed before it is proved: the strict lane's
-//! logits must not depend on the width, the pinned lane's must be llama.cpp's
-//! (where its ring has wrapped, its sums have another order: that is said), and
-//! each sample must end in the proved row. Nor is a run whose sides overlapped:
-//! the idle side's CPU time is counted.
+//! *What is refused.* No answer is timed before it is proved: the strict lane's logits
+//! must not depend on the width, the pinned lane's must be llama.cpp's (where
+//! llama.cpp's ring has wrapped, its sums have another order: the table then says `not
+//! compared`), and each sample must end in the proved logits. A run in which both sides
+//! computed at once is refused too: the idle side's CPU time is counted.
 //!
-//! The limit is what the read bandwidth and the int8 peak allow, both measured
-//! in the same run on as many threads, for the bytes and operations of the
-//! strict lane.
+//! The limit that the table shows is what the machine's read bandwidth and peak of int8
+//! operations allow, both measured in the same run on as many threads, for the bytes
+//! and operations of the strict lane.
 
 mod clock;
 mod llamacpp;
@@ -53,16 +55,17 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
-/// Number of measurements of the read bandwidth; the best counts.
+/// Number of measurements of the machine's read bandwidth; the best one counts.
 const TRIES: usize = 5;
-/// CPU time of the idle side, as a share of one CPU, above which a run is
-/// refused.
+/// CPU time that llama.cpp may use while muser computes, or the other way round, as a
+/// share of one CPU; a comparison of speed with more is refused.
 const MOST_OVERLAP: f64 = 0.02;
-/// Share of all CPUs that other processes may take on a quiet machine.
+/// Share of all CPUs that other processes may take while the machine still counts as
+/// quiet.
 const QUIET: f64 = 0.05;
 
-/// Times what the options ask for, prints the table and writes the record if one
-/// is asked for; `root` is the repository.
+/// Times llama.cpp and muser as the options ask, prints the table and writes the record
+/// if one is asked for; `root` is the repository.
 ///
 /// # Errors
 /// This is not a release build; a side does not start, gives wrong logits or
@@ -116,19 +119,20 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("?")
 }
 
-/// The model file and the options of a comparison.
+/// The model file and the options of one comparison of speed with llama.cpp.
 struct Comparison<'a> {
     root: &'a Path,
     options: &'a Options,
     model: &'a Path,
     gguf: &'a Gguf,
     budget: &'a Budget,
-    /// Number of positions that the calls need.
+    /// Number of positions in the K/V cache that the timed calls need.
     positions: usize,
 }
 
 impl Comparison<'_> {
-    /// Returns the facts of the model for a record.
+    /// Returns the facts of the model that the record of a comparison keeps: name,
+    /// size, layers, widths.
     fn facts(&self) -> Value {
         let spec = self.budget.spec();
         let file = self.model.file_name();
@@ -202,14 +206,15 @@ impl Comparison<'_> {
         })
     }
 
-    /// Measures bandwidth and int8 peak for each number of threads.
+    /// Measures the machine's limits for each number of threads: read bandwidth and
+    /// peak of int8 operations.
     fn limits(&self, level: Level) -> Result<Vec<Limit>, String> {
         let mut threads: Vec<usize> = self.options.points().iter().map(|p| p.threads).collect();
         threads.sort_unstable();
         threads.dedup();
         let limit = |&threads: &usize| {
             let cpu = ours::cpu(level, Lane::Strict, threads)?;
-            // The best of several measurements is the limit of the machine.
+            // The best of several measurements is nearest to what the machine can do.
             let tries = (0..TRIES).map(|_| cpu.read_bandwidth(beyond_caches()));
             Ok(Limit {
                 threads,
@@ -233,7 +238,8 @@ impl Comparison<'_> {
         println!("{}", record::heading());
     }
 
-    /// Measures the cost of opening the file on each side and prints the table.
+    /// Measures what opening the model file costs llama.cpp and muser, and prints the
+    /// table.
     fn open(
         &self,
         profile: Profile,
@@ -264,15 +270,16 @@ impl Comparison<'_> {
     }
 }
 
-/// Returns the CPU time in seconds of both processes so far.
+/// Returns the CPU time that llama.cpp's process and this one have used so far, in
+/// seconds.
 fn spent(reference: &Reference) -> Option<f64> {
     let theirs = clock::process(reference.process.id())?;
     Some(theirs + clock::process(std::process::id())?)
 }
 
-/// Prints and returns how quiet the machine was: the share of all CPUs that
-/// other processes took, and the CPU time of each side while it should have
-/// been idle.
+/// Prints and returns how quiet the machine was during a comparison: the share of all
+/// CPUs that other processes took, and the CPU time that llama.cpp and muser used while
+/// they should have been idle.
 ///
 /// # Errors
 /// A side computed while it should have been idle.

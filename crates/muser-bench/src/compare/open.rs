@@ -1,6 +1,6 @@
-//! Measures what opening a file costs: in each round a fresh process of each
-//! side, from its start to the logits of the first token, with its memory then
-//! and after the widest call.
+//! Measures what opening a model file costs llama.cpp and muser: in each round a fresh
+//! process of each side, from its start to the logits of the first token, with its
+//! memory then and after the widest call.
 
 use super::ours::Ours;
 use super::side::{Chain, Side};
@@ -15,22 +15,24 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
 
-/// Program and arguments that start a side.
+/// Program and arguments that start a process of llama.cpp or of muser, to time how
+/// long opening a model takes.
 pub(super) struct Start {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
 }
 
-/// Measurements of one side.
+/// What opening a model file cost llama.cpp or muser in one of its lanes (strict or
+/// pinned arithmetic), round by round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opened {
-    /// Seconds from the start of the process to the first logits, by round.
+    /// Seconds from the start of the process to the first token's logits, by round.
     pub(super) seconds: Vec<f64>,
-    /// Resident memory in bytes after the first token, by round.
+    /// Resident memory of the process in bytes after the first token, by round.
     pub(super) resident: Vec<f64>,
-    /// Part of `resident` that is not mapped from a file, by round.
+    /// Part of the resident memory in bytes that is not mapped from a file, by round.
     pub(super) anonymous: Vec<f64>,
-    /// Peak of the resident memory in bytes up to the end of the widest call,
+    /// Peak of the process's resident memory in bytes up to the end of the widest call,
     /// by round.
     pub(super) peak: Vec<f64>,
 }
@@ -44,8 +46,8 @@ impl Opened {
     }
 }
 
-/// Opens the file on each side in turn, `rounds` times. A round before them
-/// brings the file into the page cache and is not counted.
+/// Opens the model file on llama.cpp and on muser in turn, `rounds` times. A round
+/// before them brings the file into the page cache and is not counted.
 pub(super) fn measure(
     starts: &[Start],
     tokens: &[u32],
@@ -71,8 +73,8 @@ pub(super) fn measure(
     Ok(all)
 }
 
-/// Runs one process. Returns the seconds to the first token, the reply with it
-/// and the reply to the widest call.
+/// Runs one fresh process that opens the model file. Returns the seconds to the first
+/// token, the reply with it and the reply to the widest call.
 fn once(
     start: &Start,
     tokens: &[u32],
@@ -88,7 +90,8 @@ fn once(
     };
     let clock = Instant::now();
     let mut process = Process::start(&start.program, &start.args, Stdio::inherit())?;
-    // Sent before the process is ready, so that it never waits for a request.
+    // Both requests are sent before the process is ready, so that it never waits for
+    // one.
     process.send(&json!({ "tokens": tokens }), &[])?;
     process.send(&call(1).json(), &[])?;
     process.line()?;
@@ -100,29 +103,34 @@ fn once(
     Ok((seconds, first, end))
 }
 
-/// Name of the command that `compare` starts to measure opening on muser's side.
+/// Name of the hidden command of `muser-bench` that `compare` starts to time how long
+/// muser takes to open a model.
 pub const SERVE: &str = "serve-compare";
 
-/// Arguments of the process that is muser's side.
+/// Arguments of the process that opens the model as muser's side of a comparison with
+/// llama.cpp.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Serve {
     /// Model file, GGUF
     model: PathBuf,
-    /// Level of the kernels: scalar, avx2 or avx512
+    /// Instruction-set level of the kernels: scalar, avx2 or avx512
     level: Level,
-    /// Profile of the pinned lane; without it, the strict lane
+    /// Profile (build of llama.cpp) whose arithmetic to use, in the pinned lane;
+    /// without it, the strict lane
     profile: Option<Profile>,
 }
 
-/// Returns the command line that starts [`serve`].
+/// Returns the command line of a process that runs [`serve`], muser's side of a
+/// comparison with llama.cpp.
 pub(super) fn arguments(model: &str, level: Level, lane: Lane) -> Vec<String> {
     let mut words = vec![SERVE, model, level.name()];
     words.extend(lane.profile().map(Profile::name));
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Answers requests on standard input with the protocol of the comparator's
-/// `bench` server: muser's side as a process of its own.
+/// Answers requests for timed calls, which come on standard input, as muser's side of a
+/// comparison in a process of its own. The protocol is that of llama.cpp's side, the
+/// comparator's `bench` server.
 ///
 /// # Errors
 /// The file cannot be opened, or a pipe breaks. A bad request is answered with
@@ -171,8 +179,8 @@ fn answer(
     Ok(reply)
 }
 
-/// Parses the memory of a process in bytes from its `status` file: resident,
-/// anonymous, peak.
+/// Parses the memory use of a process in bytes from the text of its `/proc` `status`
+/// file: resident, anonymous, peak.
 fn memory(status: &str) -> Value {
     let field = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name))?;
@@ -186,8 +194,8 @@ fn memory(status: &str) -> Value {
     })
 }
 
-/// Formats the table, a line for each side; ratios are relative to the first
-/// one.
+/// Formats the table of what opening a model file of `file` bytes cost, a line each for
+/// llama.cpp and muser's lanes; ratios are relative to the first line.
 pub(super) fn table(sides: &[&str], opened: &[Opened], file: u64) -> String {
     let mut text = format!(
         "  {:<10} {:>26} {:>12} {:>12} {:>12} {:>12} {:>14}\n",

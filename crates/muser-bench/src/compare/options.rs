@@ -1,15 +1,15 @@
-//! The options of `compare`.
+//! The command-line options of `cargo xtask compare`, which times llama.cpp and muser.
 
 use crate::level;
 use muser_ops::Profile;
 use std::path::{Path, PathBuf};
 
-/// Largest number of tokens in the calls of one sample: the rings of sliding
-/// layers, muser's and llama.cpp's, then still hold the window when the sample
-/// is rewound. A single call may be longer.
+/// Largest number of tokens in the calls of one sample: the ring buffers of the
+/// sliding-window layers, muser's and llama.cpp's, then still hold the window when the
+/// sample is rewound. A single call may be longer.
 pub(super) const REACH: usize = 256;
 
-/// What to time against llama.cpp.
+/// Which model, call sizes and threads to time against which build of llama.cpp.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(after_help = "\
 Builds llama.cpp first, in target/reference: minutes the first time. It needs
@@ -30,36 +30,40 @@ pub struct Options {
     /// llamacpp-avx512; without it, against every one that the machine can run
     #[arg(long, value_name = "NAME")]
     profile: Option<Profile>,
-    /// Tokens of a call, widths to time
+    /// Widths to time: numbers of tokens in a call
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = positive,
           default_value = "1,2,4,8,16,32,256")]
     widths: Vec<usize>,
-    /// Positions stored before a call, depths to time
+    /// Depths to time: numbers of positions stored before a call
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = number,
           default_value = "0")]
     depths: Vec<usize>,
-    /// Threads of each side; without it, as many as the machine has. Decode is
-    /// timed on one thread as well
+    /// Threads of llama.cpp and of muser; without it, as many as the machine has. Calls
+    /// of one token are timed on one thread as well
     #[arg(long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
-    /// Rounds; a round is a sample of each side
+    /// Number of rounds; a round is one sample of llama.cpp and of each lane (strict
+    /// and pinned arithmetic)
     #[arg(long, value_name = "N", value_parser = positive, default_value_t = 5)]
     pub(super) rounds: usize,
-    /// Milliseconds that a sample takes about
+    /// Milliseconds that a sample is to take, about
     #[arg(long, value_name = "MS", value_parser = positive, default_value_t = 500)]
     sample: usize,
-    /// Rounds of opening the file anew; 0 leaves that out
+    /// Rounds in which llama.cpp and each lane open the file in a fresh process; 0
+    /// leaves that out
     #[arg(long, value_name = "N", value_parser = number, default_value_t = 3)]
     pub(super) open_rounds: usize,
-    /// Let llama.cpp's sliding layers keep every position
+    /// Let llama.cpp's sliding-window layers keep every position instead of a ring
+    /// buffer
     #[arg(long)]
     pub(super) swa_full: bool,
-    /// Write a record of this name to benches/records
+    /// Write the measurements to benches/records as a record of this name
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) record: Option<String>,
 }
 
-/// One configuration that is timed on each side.
+/// One configuration that is timed on llama.cpp and muser: threads, depth (positions
+/// stored before a call), width (tokens in a call).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) threads: usize,
@@ -69,7 +73,8 @@ pub(super) struct Point {
 
 fn number(text: &str) -> Result<usize, String> {
     match text.parse() {
-        // Far above any model's context, and no product of two overflows.
+        // The largest number is far above any model's context, and a product of two
+        // does not overflow.
         Ok(n) if n <= 1 << 24 => Ok(n),
         _ => Err(format!("expected a number up to {}", 1 << 24)),
     }
@@ -98,13 +103,13 @@ fn ascending(list: &[usize]) -> Vec<usize> {
 }
 
 impl Options {
-    /// Returns the model file; `root` is the repository.
+    /// Returns the path of the model file to time; `root` is the repository.
     pub(super) fn model(&self, root: &Path) -> PathBuf {
         let own = || root.join("models/glimmer-nano-2-q4_k_m.gguf");
         self.model.clone().unwrap_or_else(own)
     }
 
-    /// Returns the profiles to time against.
+    /// Returns the reference profiles (builds of llama.cpp) to time against.
     ///
     /// # Errors
     /// The machine cannot run the profile that was asked for, or none at all.
@@ -126,25 +131,26 @@ impl Options {
         }
     }
 
-    /// Returns the widths, ascending, each once.
+    /// Returns the widths to time (numbers of tokens in a call), ascending, each once.
     pub(super) fn widths(&self) -> Vec<usize> {
         ascending(&self.widths)
     }
 
-    /// Returns the number of threads of each side.
+    /// Returns the number of threads that llama.cpp and muser are timed with.
     pub(super) fn threads(&self) -> usize {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(all)
     }
 
-    /// Returns the target length of a sample in seconds.
+    /// Returns the time that a sample of calls is to take, in seconds.
     pub(super) fn sample(&self) -> f64 {
         self.sample as f64 / 1e3
     }
 
-    /// Returns the configurations by depth, then width. Decode on one thread
-    /// comes first, and at the smallest depth only: muser has a context for
-    /// each number of threads, which would have to be filled up to the depth.
+    /// Returns the configurations to time, by depth (positions stored before a call),
+    /// then by width (tokens in a call). Decode on one thread comes first, and at the
+    /// smallest depth only: muser has a context for each number of threads, which would
+    /// have to be filled up to the depth.
     pub(super) fn points(&self) -> Vec<Point> {
         let (widths, threads) = (self.widths(), self.threads());
         let mut points = Vec::new();
@@ -163,8 +169,8 @@ impl Options {
         points
     }
 
-    /// Returns the number of positions that the calls need, within the context
-    /// of the model.
+    /// Returns the number of positions in the K/V cache that the timed calls need,
+    /// within the context of the model.
     ///
     /// # Errors
     /// The widest call at the greatest depth does not fit the context.
@@ -180,8 +186,8 @@ impl Options {
     }
 }
 
-/// Returns the number of calls in a chain and of chains in a sample, for calls
-/// that take `seconds` each.
+/// Returns the number of calls in a chain (calls that follow each other) and of chains
+/// in a sample, for calls that take `seconds` each and a sample of `sample` seconds.
 pub(super) fn calls(seconds: f64, sample: f64, width: usize, room: usize) -> (usize, usize) {
     let wanted = (sample / seconds.max(1e-9)).ceil().clamp(1.0, 1e6) as usize;
     let most = (REACH.min(room) / width.max(1)).max(1);
@@ -280,7 +286,7 @@ mod tests {
         // Half a millisecond a token: four chains of 256.
         assert_eq!(calls(5e-4, 0.5, 1, 4096), (256, 4));
         assert_eq!(calls(0.02, 0.5, 256, 4096), (1, 25));
-        // The end of the context.
+        // Near the end of the context, with room for nine positions.
         assert_eq!(calls(0.1, 0.5, 4, 9), (2, 3));
         assert_eq!(calls(0.0, 0.5, 512, 512), (1, 32));
     }

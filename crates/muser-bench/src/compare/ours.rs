@@ -1,4 +1,5 @@
-//! muser as a side: a model on the CPU backend, in this process.
+//! muser as one side of the comparison of speed: a model on the CPU backend, in this
+//! process.
 
 use super::side::{Answer, Chain, Invariant, Side, hash};
 use muser_cpu::{Cpu, CpuOptions, Level};
@@ -9,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A lane at a level, with a model and a context for each number of threads in
-/// use.
+/// muser at one lane (arithmetic) and instruction-set level, with a model and a K/V
+/// cache for each number of threads in use.
 pub(super) struct Ours {
     gguf: Gguf,
     level: Level,
@@ -24,7 +25,8 @@ struct Rig {
     cache: Cache<Cpu>,
 }
 
-/// Opens the CPU backend.
+/// Opens muser's CPU backend at an instruction-set level, with a lane (arithmetic) and
+/// a number of threads.
 pub(super) fn cpu(level: Level, lane: Lane, threads: usize) -> Result<Cpu, String> {
     Cpu::open(CpuOptions {
         threads: Some(threads),
@@ -85,7 +87,7 @@ impl Side for Ours {
             let at = depth + call * width;
             last.clear();
             let start = Instant::now();
-            // Copied, as llama.cpp does: the logits end in memory of the
+            // The logits are copied, as llama.cpp does: they end in memory of the
             // caller.
             rig.forward(&tokens[at..at + width], Want::Last, &mut |_, row| {
                 last.extend_from_slice(row);
@@ -102,7 +104,8 @@ impl Invariant for Ours {
         let Chain { depth, width, .. } = *chain;
         let (rig, tokens) = self.rig(chain.threads)?;
         match (width, chain.calls) {
-            // One token: computed again as one of two rows in a call.
+            // One call of one token: the token is computed again as one of two rows in
+            // a call.
             (1, 1) => {
                 let from = depth.saturating_sub(1);
                 let pair = tokens.get(from..from + 2).ok_or("a context of one token")?;
@@ -143,9 +146,9 @@ impl Rig {
         done.map_err(|e| e.to_string())
     }
 
-    /// Brings the cache to the first `depth` tokens: truncates it or stores
-    /// more. Starts again from the first token if a ring no longer holds what
-    /// position `depth` sees.
+    /// Brings the K/V cache to the first `depth` tokens: truncates it or stores more.
+    /// Starts again from the first token if the ring buffer of a sliding-window layer
+    /// no longer holds what position `depth` sees.
     fn go_to(&mut self, tokens: &[u32], depth: usize) -> Result<(), String> {
         if self.cache.len() > depth && !self.cache.truncate(depth) {
             self.cache.clear();
@@ -172,8 +175,8 @@ mod tests {
         Ours::new(&gguf, Level::Scalar, Lane::Strict, &tokens)
     }
 
-    /// Other calls over the same tokens give the same row, and one more token
-    /// gives another row.
+    /// Calls of other widths over the same tokens give the same logits, and one more
+    /// token gives other logits.
     #[test]
     fn chains_give_the_row_that_other_calls_give() {
         let mut ours = ours();

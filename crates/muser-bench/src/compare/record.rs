@@ -1,4 +1,5 @@
-//! The record of a comparison: every sample as CSV, facts and medians as JSON.
+//! Writes the record of a comparison of speed: every sample as CSV, facts and medians
+//! as JSON.
 
 use super::open::Opened;
 use super::rounds::{Limit, Row, SIDES};
@@ -9,7 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The measurements against one profile.
+/// The measurements against one reference profile (a build of llama.cpp).
 pub(super) struct ProfileRun {
     pub(super) profile: Profile,
     pub(super) level: String,
@@ -17,13 +18,14 @@ pub(super) struct ProfileRun {
     pub(super) limits: Vec<Limit>,
     pub(super) rows: Vec<Row>,
     pub(super) opened: Vec<Opened>,
-    /// How quiet the machine was.
+    /// How quiet the machine was: the shares of the CPUs that other processes took, and
+    /// that llama.cpp and muser took while they should have been idle.
     pub(super) load: Value,
 }
 
 const HEAD: &str = "profile,level,threads,depth,width,calls,round,side,call_seconds,mean_seconds,tokens_per_second";
 
-/// Formats all samples as CSV, a line each.
+/// Formats all timed samples of llama.cpp and of muser's lanes as CSV, a line each.
 pub(super) fn csv(runs: &[ProfileRun]) -> String {
     let mut text = format!("{HEAD}\n");
     for run in runs {
@@ -50,7 +52,8 @@ pub(super) fn csv(runs: &[ProfileRun]) -> String {
     text
 }
 
-/// Returns the facts and medians of one profile as JSON.
+/// Returns the facts and medians of one reference profile (a build of llama.cpp) as
+/// JSON.
 pub(super) fn summary(run: &ProfileRun) -> Value {
     let row = |row: &Row| {
         let side = |i: usize| row.rate(i).json();
@@ -90,14 +93,15 @@ pub(super) fn summary(run: &ProfileRun) -> Value {
     })
 }
 
-/// The two files of a record.
+/// Paths of the two files of a comparison's record: samples as CSV, facts and medians
+/// as JSON.
 pub(super) struct RecordFiles {
     csv: PathBuf,
     json: PathBuf,
 }
 
 impl RecordFiles {
-    /// Returns the files in the repository for a date and a name.
+    /// Returns the paths of the files of a comparison's record, for a date and a name.
     ///
     /// # Errors
     /// A record of this date and name exists; records are not overwritten.
@@ -119,7 +123,7 @@ impl RecordFiles {
         Ok(place)
     }
 
-    /// Writes the CSV and the JSON file of the record.
+    /// Writes the CSV and the JSON file of a comparison's record.
     pub(super) fn write(&self, csv: &str, json: &Value) -> Result<(), String> {
         if let Some(folder) = self.csv.parent() {
             fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -134,7 +138,7 @@ impl RecordFiles {
     }
 }
 
-/// Returns the heading of the table.
+/// Returns the heading of the table of speeds.
 pub(super) fn heading() -> String {
     format!(
         "  {:>7} {:>6} {:>5} {:>9} {:>8} {:>18} {:>8} {:>18} {:>18} {:>7} {:>4} {:>6} {:>6}  {}",
@@ -155,8 +159,8 @@ pub(super) fn heading() -> String {
     )
 }
 
-/// Formats a configuration as a line of the table: tokens a second, ratios with
-/// their spread, shares of the limit.
+/// Formats one timed configuration as a line of the table: tokens a second, ratios with
+/// their spread, shares of the machine's limit.
 pub(super) fn line(row: &Row) -> String {
     use super::stats::digits;
     let rate = |i: usize| digits(row.rate(i).median);

@@ -1,5 +1,6 @@
-//! Measures one configuration: first proves that both sides compute the right
-//! logits, then runs rounds of llama.cpp, the strict lane and the pinned lane.
+//! Measures one configuration of threads, depth and width: first proves that llama.cpp
+//! and muser compute the right logits, then times rounds of llama.cpp, the strict lane
+//! (muser's own arithmetic) and the pinned lane (llama.cpp's).
 
 use super::clock::Overlap;
 use super::options::{self, Point};
@@ -7,17 +8,19 @@ use super::side::{Answer, Chain, Invariant, Side};
 use super::stats::Spread;
 use muser_model::{Budget, Want};
 
-/// The sides in the order of a round.
+/// The sides of the comparison in the order of a round: llama.cpp and muser's two lanes
+/// (arithmetics).
 pub(super) const SIDES: [&str; 3] = ["llama.cpp", "strict", "pinned"];
 
-/// Times of one sample: chains of calls on one side.
+/// Times of one sample: successive forward calls on llama.cpp or on one lane
+/// (arithmetic) of muser.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// Seconds of the median call.
+    /// Seconds that the median call of the sample took.
     pub(super) call: f64,
-    /// Mean seconds of a call.
+    /// Mean seconds that a call of the sample took.
     pub(super) mean: f64,
-    /// Number of calls.
+    /// Number of forward calls that the sample timed.
     pub(super) calls: usize,
 }
 
@@ -31,20 +34,21 @@ impl Sample {
     }
 }
 
-/// The limits of the machine at one number of threads, which bound the time of
-/// a call from below.
+/// What the machine can do with one number of threads, which bounds the time of a
+/// forward call from below.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Limit {
     pub(super) threads: usize,
-    /// Read bandwidth in bytes a second.
+    /// The machine's read bandwidth in bytes a second.
     pub(super) bandwidth: f64,
-    /// Int8 operations a second; `None` at a level without int8 products.
+    /// The machine's peak of int8 operations a second; `None` at an instruction-set
+    /// level without int8 products.
     pub(super) int8_peak: Option<f64>,
 }
 
 impl Limit {
-    /// Returns the shortest time in seconds that the machine allows for a chain,
-    /// and whether memory bandwidth rather than arithmetic sets it.
+    /// Returns the shortest time in seconds that the machine allows for a chain of
+    /// calls, and whether memory bandwidth rather than arithmetic sets it.
     fn seconds(&self, budget: &Budget, chain: &Chain) -> (f64, bool) {
         let (mut read, mut compute, mut least) = (0.0, 0.0, 0.0);
         for call in 0..chain.calls {
@@ -60,69 +64,81 @@ impl Limit {
     }
 }
 
-/// Hashes of the last row of logits, proved before a configuration is timed.
+/// Hashes of the last row of logits of each lane (muser's arithmetic, strict or
+/// pinned), proved before a configuration is timed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Proof {
-    /// The strict lane's, which calls of another width give as well.
+    /// Hash of the strict lane's last logits (muser's own arithmetic), which calls of
+    /// another width give as well.
     pub(super) strict: String,
-    /// The pinned lane's.
+    /// Hash of the pinned lane's last logits (llama.cpp's arithmetic).
     pub(super) pinned: String,
-    /// Whether llama.cpp's equals the pinned lane's; `None` where llama.cpp's
-    /// ring has wrapped and its sums have another order.
+    /// Whether llama.cpp's last logits have the hash of the pinned lane's (llama.cpp's
+    /// arithmetic in muser); `None` where llama.cpp's ring buffer has wrapped and its
+    /// sums have another order.
     pub(super) equal: Option<bool>,
 }
 
-/// A configuration with its measurements.
+/// The measurements of one configuration of threads, depth and width: a row of the
+/// table.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) chain: Chain,
     pub(super) chains: usize,
     pub(super) proof: Proof,
-    /// Samples of each side, by round.
+    /// Timed samples by round, each of llama.cpp and of muser's strict lane (its own
+    /// arithmetic) and pinned lane (llama.cpp's).
     pub(super) samples: Vec<[Sample; 3]>,
-    /// Tokens a second that the machine allows.
+    /// Tokens a second that the machine's bandwidth and int8 peak allow.
     pub(super) limit: f64,
-    /// What sets the limit: `read` or `int8`.
+    /// What sets the limit of the machine: `read` (memory bandwidth) or `int8`
+    /// (arithmetic).
     pub(super) bound: &'static str,
 }
 
 impl Row {
-    /// Returns the seconds of a side's median call, by round.
+    /// Returns the seconds of the median forward call of llama.cpp or of a lane of
+    /// muser (`side`, an index of [`SIDES`]), by round.
     fn calls(&self, side: usize) -> Vec<f64> {
         self.samples.iter().map(|s| s[side].call).collect()
     }
 
-    /// Returns the tokens a second of a side.
+    /// Returns the tokens a second of llama.cpp or of a lane of muser (`side`, an index
+    /// of [`SIDES`]).
     pub(super) fn rate(&self, side: usize) -> Spread {
         Spread::rates(self.chain.width as f64, &self.calls(side))
     }
 
-    /// Returns how many times as fast as the side `base` a side is.
+    /// Returns how many times as fast as `base` another side is: llama.cpp or a lane of
+    /// muser, as an index of [`SIDES`].
     pub(super) fn speedup(&self, base: usize, side: usize) -> Spread {
         Spread::speedups(&self.calls(base), &self.calls(side))
     }
 }
 
-/// The sides of one profile and the settings of their rounds.
+/// llama.cpp and muser's lanes for one reference profile (a build of llama.cpp), with
+/// the settings of the timed rounds.
 pub(super) struct Rounds<'a> {
     pub(super) reference: &'a mut dyn Side,
     pub(super) strict: &'a mut dyn Invariant,
     pub(super) pinned: &'a mut dyn Side,
-    /// Process id of llama.cpp.
+    /// Process id of the comparator that runs llama.cpp.
     pub(super) process: u32,
     pub(super) budget: &'a Budget,
     pub(super) rounds: usize,
     pub(super) sample: f64,
-    /// Number of positions that each side has room for.
+    /// Number of positions for which the K/V caches of llama.cpp and of muser have
+    /// room.
     pub(super) room: usize,
     pub(super) swa_full: bool,
-    /// CPU time of llama.cpp's process while muser computed, and of muser's
-    /// while llama.cpp did.
+    /// CPU time of llama.cpp's process while muser computed, and of muser's while
+    /// llama.cpp did.
     pub(super) overlap: [Overlap; 2],
 }
 
 impl Rounds<'_> {
-    /// Proves a configuration and then measures it.
+    /// Proves that llama.cpp and muser compute the right logits for a configuration,
+    /// and then times them.
     pub(super) fn run(&mut self, point: Point, limit: &Limit) -> Result<Row, String> {
         let Point {
             threads,
@@ -162,8 +178,8 @@ impl Rounds<'_> {
         })
     }
 
-    /// Runs a chain on a side and adds the CPU time of the other side's
-    /// process.
+    /// Runs a chain of calls on llama.cpp or on a lane of muser (`side`, an index of
+    /// [`SIDES`]) and adds up the CPU time that the other, idle process uses meanwhile.
     fn ask(&mut self, side: usize, chain: &Chain) -> Result<Answer, String> {
         let (theirs, ours) = (self.process, std::process::id());
         let [their_idle, our_idle] = &mut self.overlap;
@@ -175,7 +191,8 @@ impl Rounds<'_> {
         answer.map_err(|e| format!("{}: {e}", SIDES[side.min(2)]))
     }
 
-    /// Computes the last row of a chain on every side.
+    /// Computes the last logits of a chain of calls on llama.cpp and on both lanes of
+    /// muser, and checks that they are right.
     ///
     /// # Errors
     /// The strict lane's row depends on the width of the calls, or the pinned
@@ -206,17 +223,18 @@ impl Rounds<'_> {
         })
     }
 
-    /// Returns whether llama.cpp computes the bits of the profile in this
-    /// chain. With the settings of its tools it does until the ring of the
-    /// sliding layers, as long as window and micro-batch, wraps.
+    /// Returns whether llama.cpp is to give the pinned lane's bits (llama.cpp's
+    /// arithmetic in muser) in this chain of calls. With the settings of its tools it
+    /// does until the ring buffer of the sliding-window layers, as long as window and
+    /// micro-batch, wraps.
     fn comparable(&self, chain: &Chain) -> bool {
         let end = chain.depth + chain.width * chain.calls;
         let window = self.budget.spec().window();
         self.swa_full || window.is_none_or(|window| end <= window + 512)
     }
 
-    /// Runs the chains of one sample, the first one after a warm-up call. Each
-    /// must end in the proved row.
+    /// Runs and times the chains of calls of one sample, the first chain after a
+    /// warm-up call. Each chain must end in the logits that were proved.
     fn sample(
         &mut self,
         side: usize,
@@ -280,8 +298,8 @@ pub(super) mod tests {
         }
     }
 
-    /// A side whose row of logits is named by a function of the chain; each
-    /// call takes a second.
+    /// Stands in for llama.cpp or muser in tests: its logits are named by a function of
+    /// the chain of calls, and each call takes a second.
     struct Fake<'a>(&'a dyn Fn(&Chain) -> &'static str);
 
     impl Side for Fake<'_> {
@@ -368,7 +386,7 @@ pub(super) mod tests {
             ([RIGHT, wide, RIGHT], "depend on the width"),
             ([RIGHT, RIGHT, always], "not llama.cpp's"),
             ([always, RIGHT, RIGHT], "not llama.cpp's"),
-            // The first row is right; the timed ones are not.
+            // The logits of the proof are right; the timed ones are not.
             ([warm, RIGHT, RIGHT], "llama.cpp: Chain"),
             ([RIGHT, warm, RIGHT], "strict: Chain"),
             ([RIGHT, RIGHT, warm], "pinned: Chain"),

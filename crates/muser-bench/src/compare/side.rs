@@ -1,44 +1,47 @@
-//! The interface of both sides: chains of calls and their answers.
+//! The interface of both sides of the comparison of speed, llama.cpp and muser: chains
+//! of forward calls and their answers.
 
 use serde_json::{Value, json};
 
-/// Successive calls of one width, the first one at a depth. Each computes the
-/// logits of its last token.
+/// A chain: successive forward calls of one width (number of tokens), the first one at
+/// a depth (number of positions stored). Each computes the logits of its last token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     pub(super) threads: usize,
     pub(super) depth: usize,
     pub(super) width: usize,
     pub(super) calls: usize,
-    /// Whether an untimed call runs first and is rewound.
+    /// Whether an untimed warm-up call runs before the timed calls and is rewound.
     pub(super) warm: bool,
 }
 
-/// The answer to a chain.
+/// The answer to a chain of calls: its times and the hash of its last logits.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
-    /// Seconds of each call.
+    /// Seconds that each forward call took, in order.
     pub(super) seconds: Vec<f64>,
-    /// FNV-1a hash of the last call's logits.
+    /// FNV-1a hash of the logits of the last of the timed calls.
     pub(super) last: String,
 }
 
-/// A side that runs chains: llama.cpp or a lane of muser.
+/// One side of the comparison of speed, which runs and times chains of calls: llama.cpp
+/// or a lane (arithmetic) of muser.
 pub(super) trait Side {
-    /// Brings the context to the depth, untimed, then runs and times the calls.
+    /// Brings the K/V cache to the depth of the chain, untimed, then runs and times its
+    /// calls.
     fn run(&mut self, chain: &Chain) -> Result<Answer, String>;
 }
 
-/// A side whose logits depend on the tokens alone, not on the width of the
-/// calls.
+/// A side of the comparison whose logits depend on the tokens alone, not on the width
+/// of the calls: muser's strict lane (its own arithmetic).
 pub(super) trait Invariant: Side {
-    /// Computes the tokens of a chain in calls of other widths. Returns the
-    /// hash of the last row, which must equal the chain's own.
+    /// Computes the tokens of a chain in calls of other widths. Returns the hash of the
+    /// last logits, which must equal the chain's own.
     fn otherwise(&mut self, chain: &Chain) -> Result<String, String>;
 }
 
 impl Chain {
-    /// Encodes the chain as a request.
+    /// Encodes the chain of calls as a JSON request.
     pub(super) fn json(&self) -> Value {
         json!({
             "threads": self.threads, "depth": self.depth, "width": self.width,
@@ -46,7 +49,7 @@ impl Chain {
         })
     }
 
-    /// Decodes the chain of a request.
+    /// Decodes the chain of calls from a JSON request.
     pub(super) fn parse(request: &Value) -> Result<Self, String> {
         let number = |name: &str| {
             let n = request[name].as_u64().and_then(|n| usize::try_from(n).ok());
@@ -63,12 +66,12 @@ impl Chain {
 }
 
 impl Answer {
-    /// Encodes the answer as a reply.
+    /// Encodes the answer to a chain of calls as a JSON reply.
     pub(super) fn json(&self) -> Value {
         json!({ "ok": true, "seconds": self.seconds, "last": self.last })
     }
 
-    /// Decodes the answer of a reply.
+    /// Decodes the answer to a chain of calls from a JSON reply.
     pub(super) fn parse(reply: &Value) -> Result<Self, String> {
         let seconds = reply["seconds"].as_array().into_iter().flatten();
         let seconds: Vec<f64> = seconds.filter_map(Value::as_f64).collect();
@@ -92,8 +95,8 @@ pub(super) fn hash(row: &[f32]) -> String {
     format!("{hash:016x}")
 }
 
-/// Returns `n` pseudo-random token ids. The cost of a token does not depend on
-/// its id.
+/// Returns `n` pseudo-random token ids, for calls to time. The cost of a token does not
+/// depend on its id.
 pub(super) fn tokens(n: usize, vocab: usize) -> Vec<u32> {
     let mut state = 1u64;
     let next = || {

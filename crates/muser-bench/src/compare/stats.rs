@@ -1,8 +1,8 @@
-//! Medians, spreads and ratios.
+//! Statistics of measured times: medians, spreads, rates and ratios.
 
 use serde_json::{Value, json};
 
-/// Median, minimum and maximum of some measurements.
+/// Median, minimum and maximum of a list of measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -11,7 +11,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Computes the spread of `values`; of an empty list, zeros.
+    /// Computes the median, minimum and maximum of `values`; zeros for an empty list.
     pub(super) fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -26,13 +26,14 @@ impl Spread {
         }
     }
 
-    /// Computes the spread of `of / x` over all `x`: rates from times.
+    /// Computes the median, minimum and maximum of `of / x` over all `x`: rates from
+    /// times.
     pub(super) fn rates(of: f64, x: &[f64]) -> Self {
         Self::of(&x.iter().map(|x| of / x).collect::<Vec<_>>())
     }
 
-    /// Computes the spread of the ratios `base / x` round by round, so that a
-    /// slow phase of the machine affects both times of a ratio.
+    /// Computes the median, minimum and maximum of the ratios `base / x` round by
+    /// round, so that a slow phase of the machine affects both times of a ratio.
     pub(super) fn speedups(base: &[f64], x: &[f64]) -> Self {
         Self::of(&base.iter().zip(x).map(|(b, x)| b / x).collect::<Vec<_>>())
     }
@@ -42,7 +43,7 @@ impl Spread {
     }
 }
 
-/// Formats as `1.23 (1.20-1.27)`: median, minimum, maximum.
+/// Formats measurements as `1.23 (1.20-1.27)`: median, minimum, maximum.
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { median, min, max } = self;
@@ -50,8 +51,8 @@ impl std::fmt::Display for Spread {
     }
 }
 
-/// Formats with three significant digits, or all digits of the integer part if
-/// those are more.
+/// Formats a number with three significant digits, or with all digits of its integer
+/// part if those are more.
 pub(super) fn digits(x: f64) -> String {
     match x.abs() {
         0.0..10.0 => format!("{x:.2}"),

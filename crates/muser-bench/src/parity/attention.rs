@@ -1,5 +1,5 @@
-//! Test cases of attention, in every form of its kernels, and of the KV store
-//! that it reads.
+//! Test cases that compare attention with llama.cpp's, in every form of its kernels,
+//! and the K/V cache that it reads.
 
 use super::inputs::{Kind, Rng};
 use super::question::{Activations, Case, Question};
@@ -8,9 +8,10 @@ use super::table::Judge;
 use muser_ops::Attention;
 use muser_ops::pinned::attention::{Form, form};
 
-/// Numbers of query heads and KV heads, in pairs.
+/// Numbers of query heads and K/V heads of the attention test cases, in pairs.
 const HEADS: [(usize, usize); 7] = [(1, 1), (4, 1), (4, 2), (6, 3), (3, 3), (8, 1), (32, 2)];
-/// Head sizes: some fill the vectors of a kernel, some leave a remainder.
+/// Sizes of an attention head: some fill the vectors of a kernel, some leave a
+/// remainder.
 const HEAD_DIMS: [usize; 8] = [64, 128, 32, 96, 8, 40, 72, 256];
 const WINDOWS: [Option<usize>; 9] = [
     None,
@@ -24,21 +25,22 @@ const WINDOWS: [Option<usize>; 9] = [
     Some(2048),
 ];
 
-/// Distributions of queries, keys and values, each aimed at one step of the
-/// softmax.
+/// Distributions of the queries, keys and values of attention test cases, each aimed at
+/// one step of the softmax.
 #[derive(Clone, Copy, Debug)]
 enum Look {
     Normal,
-    /// Scores far apart: one position gets nearly all of the weight.
+    /// Attention scores far apart: one position gets nearly all of the weight.
     Peaked,
-    /// Scores nearly equal.
+    /// Attention scores that are nearly equal: every position gets about the same
+    /// weight.
     Flat,
-    /// Values down to the subnormals of f16, and zeros of both signs.
+    /// V rows with values down to the subnormals of f16, and zeros of both signs.
     Small,
-    /// Equal scores and values that cancel each other.
+    /// Equal attention scores, over V rows whose values cancel each other.
     Ties,
-    /// Scores that rise with the position: the running maximum changes at every
-    /// step.
+    /// Attention scores that rise with the position: the softmax's running maximum
+    /// changes at every step.
     Rising,
 }
 
@@ -51,7 +53,8 @@ const LOOKS: [Look; 6] = [
     Look::Rising,
 ];
 
-/// Returns the kernel name under which a form of attention is reported.
+/// Returns the kernel name under which a form of attention (single rows, split, tiled)
+/// is reported.
 pub(super) fn kernel(form: Form) -> &'static str {
     match form {
         Form::Single => "attention/single",
@@ -60,15 +63,16 @@ pub(super) fn kernel(form: Form) -> &'static str {
     }
 }
 
-/// A call: its number of rows and the position of the first row.
+/// A forward call: its number of rows and the position of the first row.
 type Call = (usize, usize);
 
-/// Runs all cases of attention.
+/// Runs all test cases of attention, on llama.cpp and on every backend under test.
 pub(super) fn run(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     for form in [Form::Single, Form::Split { part: 1 }, Form::Tiled] {
         judge.expect(kernel(form));
     }
-    // Small enough for the slow subjects whatever the seed picks.
+    // Cases of a fixed shape, small enough for the slow backends; the seed picks the
+    // shape of those below.
     for (heads, window) in [(2, 1), (1, 1)].into_iter().zip([Some(33), None]) {
         for place in [(5, 100), (1, 300), (64, 0), (70, 60)] {
             let look = Look::Normal;
@@ -86,8 +90,9 @@ pub(super) fn run(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), St
         for head_dim in HEAD_DIMS {
             for rows in single {
                 for first in [0, 1, 30, 193, 300, 505, 1000] {
-                    // From 512 slots on, llama.cpp splits the slots of a single
-                    // row between threads: another kernel.
+                    // From 512 positions on, llama.cpp splits the positions that a
+                    // single row sees between threads: another kernel, whose cases
+                    // follow.
                     let first = if rows == 1 { first % 256 } else { first };
                     case(judge, selection, (rows, first), head_dim, (round, None))?;
                 }
@@ -105,7 +110,8 @@ pub(super) fn run(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), St
     Ok(())
 }
 
-/// Parameters of a case; the seed picks those that are `None`.
+/// Parameters of an attention test case; the seed picks them where a case leaves them
+/// open.
 #[derive(Clone, Copy)]
 struct Shape {
     heads: (usize, usize),
@@ -135,8 +141,8 @@ fn case(
     } = shape.unwrap_or(picked);
     let seen = window.map_or(end, |w| end.min(w + rows));
     let cost = 2 * (rows * heads * head_dim * seen) as u64;
-    // The thread count decides how slots of a single row, and tiles of rows,
-    // are split.
+    // The number of threads decides how llama.cpp splits the positions that a single
+    // row sees, or tiles of rows.
     let threads = match cost {
         0..200_000_000 => rng.pick(&[1, 2, 3, 5]),
         _ => selection.most_threads,
@@ -170,8 +176,8 @@ fn case(
 }
 
 impl Look {
-    /// Returns the queries of the call, and the keys and values of every
-    /// position up to its end.
+    /// Fills the inputs of an attention test case: the queries of the call, and the
+    /// keys and values of every position up to its end.
     fn fill(self, rng: &mut Rng, desc: &Attention, (rows, first): Call) -> [Activations; 3] {
         let (width, kv_width) = (desc.heads * desc.head_dim, desc.kv_heads * desc.head_dim);
         let end = first + rows;
@@ -205,11 +211,12 @@ impl Look {
     }
 }
 
-/// Runs the cases of the KV store, which is read back through attention.
+/// Runs the test cases of the K/V cache, which is read back through attention.
 ///
-/// *Values*: with a window of 1 the result is the row's own V as f16, exactly.
-/// *Keys*: row p sees p and p - 1, whose V are 0 and 1, and asks for one
-/// dimension d, scaled so that a neighbouring f16 of K is another result.
+/// *Values*: with a sliding window of 1, attention returns the row's own V as f16,
+/// exactly. *Keys*: the row at position p sees p and p - 1, whose V are 0 and 1, and
+/// its query picks one dimension d, scaled so that a neighbouring f16 of K gives
+/// another result.
 pub(super) fn kv_store(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     judge.expect("kv_store");
     for head_dim in HEAD_DIMS {
@@ -218,8 +225,8 @@ pub(super) fn kv_store(judge: &mut Judge<'_>, selection: &Selection) -> Result<(
                 let name = format!("V, {rows} rows from {first} of {head_dim}, {kind:?}");
                 let mut rng = Rng::new(selection.seed, &name);
                 let n = (first + rows) * head_dim;
-                // 65504 is the largest f16; values that round to infinity are
-                // not covered.
+                // 65504 is the largest f16, and values below 65520 round to it; values
+                // that round to infinity are not covered.
                 let v = kind.fill(&mut rng, n, 65_519.0);
                 let k = (0..n).map(|_| rng.normal()).collect();
                 let q = (0..rows * head_dim).map(|_| rng.normal()).collect();

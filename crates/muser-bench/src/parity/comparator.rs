@@ -1,5 +1,5 @@
-//! llama.cpp as the side that the others are compared with: the comparator's
-//! `op` and `model` servers.
+//! llama.cpp as the side with which muser's backends are compared: it talks to the `op`
+//! and `model` servers of the comparator, `muser-reference`.
 
 use super::graph::{Graph, Tensor, graph};
 use super::question::{Activations, ModelRun, Question, Recent, Side};
@@ -9,33 +9,39 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Number of tensors that the `op` server keeps: enough for the matrices of two
-/// row lengths and their inputs, more than any projection set needs.
+/// Number of tensors that the `op` server of the comparator (llama.cpp as a process)
+/// keeps between requests: enough for the weight matrices of two row lengths and their
+/// inputs, more than any projection set needs.
 const KEPT: usize = 24;
 
-/// Starts one of the comparator's servers and reads its greeting. llama.cpp's
-/// log, on standard error, is dropped.
+/// Starts one of the comparator's servers (`op` or `model`) and reads its greeting,
+/// which says what its build of llama.cpp is. llama.cpp's log, on standard error, is
+/// dropped.
 fn server(program: &Path, name: &str) -> Result<(Process, Value), String> {
     let mut process = Process::start(program, &[name.to_owned()], Stdio::null())?;
     let info = process.line()?;
     Ok((process, info))
 }
 
-/// The running comparator of one profile. The `model` server starts when it is
-/// first needed.
+/// The running comparator: llama.cpp, as one reference profile builds it, in processes
+/// of its own. Its `model` server, which runs whole models, starts when it is first
+/// needed.
 pub(super) struct Comparator {
     program: PathBuf,
     ops: Process,
-    /// What its build says of itself: version, compiler, features.
+    /// What the comparator reports of its build of llama.cpp: version, compiler, CPU
+    /// features.
     info: Value,
     kept: Recent<()>,
     models: Option<Process>,
-    /// Folder of the file through which the `model` server returns logits.
+    /// Folder of the file through which the comparator's `model` server, llama.cpp as a
+    /// process, returns logits.
     scratch: PathBuf,
 }
 
 impl Comparator {
-    /// Builds the profile's comparator and starts it.
+    /// Builds llama.cpp as a reference profile says, as a program called the
+    /// comparator, and starts it.
     ///
     /// # Errors
     /// The comparator does not build or start, is of another profile, or runs
@@ -54,12 +60,13 @@ impl Comparator {
         })
     }
 
-    /// Returns what the comparator reports of its build.
+    /// Returns what the comparator reports of its build of llama.cpp, as JSON.
     pub(super) fn facts(&self) -> &Value {
         &self.info
     }
 
-    /// Describes the comparator in one line: version, compiler, CPU features.
+    /// Describes the comparator's build of llama.cpp in one line: version, compiler,
+    /// CPU features.
     pub(super) fn describe(&self) -> String {
         let info = &self.info;
         let features = info["features"].as_object().into_iter().flatten();
@@ -86,8 +93,8 @@ impl Comparator {
             return Err("no process".to_owned());
         };
         let out = self.scratch.join("logits.f32");
-        // llama.cpp attends over whole pages of 256 slots; a smaller context
-        // would cut the last page short.
+        // llama.cpp attends over whole pages of 256 positions; a smaller context would
+        // cut the last page short.
         let context = run.ids.len().next_multiple_of(256).max(512);
         let request = json!({
             "model": run.path, "ids": run.ids, "chunks": run.calls, "threads": threads,

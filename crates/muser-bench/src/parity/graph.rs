@@ -1,32 +1,32 @@
-//! Translates each question into the ggml graph that llama.cpp's own model code
-//! builds for that operation.
+//! Translates the question of a test case into a request to llama.cpp: the ggml graph
+//! that llama.cpp's own model code builds for that operation.
 //!
-//! Weights of products are sent marked as such, so that they lie where
-//! llama.cpp's loader puts them (repacked Q4_K); the embedding stays plain, as
-//! there. The KV cache is f16 zeros, filled by SET_ROWS in the same graph, of
-//! the next multiple of 256 slots, read through the views that the model uses.
-//! Only what a question asks for is an output, so that ggml fuses what it
-//! fuses in a model.
+//! Weights of products are sent marked as such, so that they lie where llama.cpp's
+//! loader puts them (Q4_K is repacked); the embedding stays plain, as there. The K/V
+//! cache is f16 zeros for the next multiple of 256 positions, filled by SET_ROWS in the
+//! same graph and read through the views that the model uses. Only what a question asks
+//! for is an output, so that ggml fuses what it fuses in a model.
 
 use super::question::{Activations, Question};
 use crate::reference::Data;
 use muser_ops::{Attention, Weight};
 use serde_json::{Value, json};
 
-/// A tensor of a request.
+/// A tensor that a request sends to the comparator (llama.cpp as a process): type,
+/// shape and data.
 pub(super) struct Tensor<'a> {
     kind: String,
     ne: Vec<usize>,
     data: Data<'a>,
-    /// Whether the comparator places it where llama.cpp places matrices of
-    /// products.
+    /// Whether the comparator places the tensor where llama.cpp places the weight
+    /// matrices of products.
     weight: bool,
 }
 
 impl<'a> Tensor<'a> {
     pub(super) fn weight(w: &'a Weight, of_products: bool) -> Self {
         Self {
-            // ggml's name: in lower case but for the K of K-quants.
+            // The format's name in ggml: in lower case but for the K of K-quants.
             kind: w.dtype().key().replace("_k", "_K"),
             ne: vec![w.cols(), w.rows()],
             data: Data::Bytes(w.bytes()),
@@ -38,7 +38,7 @@ impl<'a> Tensor<'a> {
         Self::floats(&x.values, vec![x.width, x.count()])
     }
 
-    /// Activations with each row split into heads of `head` values.
+    /// Returns a tensor of activations with each row split into heads of `head` values.
     fn heads(x: &'a Activations, head: usize) -> Self {
         Self::floats(&x.values, vec![head, x.width / head.max(1), x.count()])
     }
@@ -57,14 +57,15 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// A request to the comparator's `op` server.
+/// A request to the `op` server of the comparator (llama.cpp as a process): tensors,
+/// operations on them, and the results to return.
 #[derive(Default)]
 pub(super) struct Graph<'a> {
     tensors: Vec<Value>,
     pub(super) data: Vec<Data<'a>>,
     nodes: Vec<Value>,
     outputs: Vec<String>,
-    /// Names of kept tensors that the server may drop.
+    /// Names of tensors kept from earlier requests that the server may now drop.
     pub(super) drop: Vec<String>,
 }
 
@@ -94,8 +95,8 @@ impl<'a> Graph<'a> {
         self.outputs.push(name.to_owned());
     }
 
-    /// Adds an RMS norm, multiplied by its weight if there is one; the result
-    /// is called `name`.
+    /// Adds the RMS norm of `x` to the graph, multiplied by its weight if there is one;
+    /// the result is called `name`.
     fn norm(&mut self, name: &str, x: &str, weight: Option<&'a [f32]>, eps: f32) {
         let params = json!({"eps": f64::from(eps)});
         let Some(weight) = weight else {
@@ -107,8 +108,8 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Builds the graph of a question. Returns an empty graph for products and
-/// whole models, which have requests of their own.
+/// Builds the ggml graph of a test case's question. Returns an empty graph for products
+/// and whole models, whose requests are built elsewhere.
 pub(super) fn graph<'a>(question: &Question<'a>) -> Graph<'a> {
     let mut g = Graph::default();
     let none = || json!({});
@@ -212,8 +213,8 @@ fn attention<'a>(
     g.node("y", "flash_attn", &["q", "k", "v", "mask"], params);
 }
 
-/// Builds the attention mask as f16, `[rows, slots]`: zero where the row sees
-/// the slot, minus infinity elsewhere.
+/// Builds the causal attention mask as f16, `[rows, slots]`: zero where a row sees a
+/// slot of the K/V cache, minus infinity elsewhere.
 fn mask(desc: &Attention, first: usize, rows: usize, slots: usize) -> Vec<u8> {
     let mut mask = Vec::with_capacity(2 * rows * slots);
     for p in first..first + rows {

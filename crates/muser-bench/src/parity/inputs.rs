@@ -1,13 +1,15 @@
-//! Inputs of the cases. Random ones depend on the seed and the name of the case
-//! only, so that a case repeats alone; adversarial ones are fixed.
+//! Inputs of the test cases that compare muser with llama.cpp. Random ones depend on
+//! the seed and the name of the case only, so that a case repeats alone; adversarial
+//! ones hit the limits of a format.
 
 use muser_quant::{DType, Layout, QK, bf16, f16};
 
-/// The SplitMix64 generator.
+/// A SplitMix64 pseudo-random generator, for the inputs of test cases.
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// Starts the stream of a seed and a name.
+    /// Starts the stream of random numbers that belongs to a seed and the name of a
+    /// test case.
     pub(super) fn new(seed: u64, name: &str) -> Self {
         let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
         Self(name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, fnv))
@@ -20,7 +22,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Returns a number below `n`, which must not be 0.
+    /// Returns a random number below `n`, which must not be 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
@@ -29,12 +31,12 @@ impl Rng {
         of[self.below(of.len())]
     }
 
-    /// Returns a value in -1 .. 1.
+    /// Returns a random value, uniform in -1 .. 1.
     pub(super) fn unit(&mut self) -> f32 {
         unit(self.next())
     }
 
-    /// Returns a roughly normal value of variance 1: the sum of three of
+    /// Returns a roughly normal random value of variance 1: the sum of three of
     /// [`Rng::unit`].
     pub(super) fn normal(&mut self) -> f32 {
         self.unit() + self.unit() + self.unit()
@@ -60,15 +62,15 @@ fn unit(bits: u64) -> f32 {
     (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
-/// Distributions of activations.
+/// Distributions of the activations in test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
     HeavyTailed,
-    /// Equal magnitudes, and values halfway between two codes, two f16 or two
-    /// bf16.
+    /// Values of equal magnitude, and values halfway between two quantised codes, two
+    /// f16 or two bf16 values, where rounding has to break a tie.
     Ties,
-    /// Mostly zeros of both signs.
+    /// Mostly zeros of both signs, with a value in between here and there.
     Zeros,
     Subnormal,
     Huge,
@@ -84,10 +86,12 @@ impl Kind {
         Self::Huge,
     ];
 
-    /// Fills `n` values; the magnitude of huge ones stays below `most`.
+    /// Returns `n` activations of this distribution; the magnitude of huge ones stays
+    /// below `most`.
     pub(super) fn fill(self, rng: &mut Rng, n: usize, most: f32) -> Vec<f32> {
         let mut x = Vec::with_capacity(n);
-        // A run of equal values ends with its quantisation block.
+        // Filled block by block, so that each quantisation block has a pattern of its
+        // own.
         while x.len() < n {
             let block = QK.min(n - x.len());
             self.block(rng, block, most, &mut x);
@@ -110,7 +114,7 @@ impl Kind {
                     _ => rng.below(128) as f32 * 2.0 - 257.0,
                 },
                 Self::Zeros => match rng.next() % 64 {
-                    // Every second block is all zeros.
+                    // About every second block is all zeros.
                     0 if turn.is_multiple_of(2) => rng.unit(),
                     1..8 => -0.0,
                     _ => 0.0,
@@ -122,26 +126,26 @@ impl Kind {
     }
 }
 
-/// Returns the largest activation that a product with weights of this format
-/// takes without overflow in llama.cpp, which converts activations to f16 for
-/// F16 weights.
+/// Returns the largest activation that a product with weights of this format takes
+/// without overflow in llama.cpp, which converts activations to f16 for F16 weights.
 pub(super) fn most(dtype: DType) -> f32 {
     if dtype == DType::F16 { 6e4 } else { 1e30 }
 }
 
-/// Distributions of weights.
+/// Distributions of the weights in test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weights {
-    /// Random codes, scales and signs, of the order of one.
+    /// Random quantised codes, scales and signs, which give weights of the order of
+    /// one.
     Random,
-    /// Each block takes one limit of the format: all code bits set, the largest
-    /// scales, or a block factor that is zero, negative or subnormal.
+    /// Each block of weights sits at one limit of its format: all code bits set, the
+    /// largest scales, or a block factor that is zero, negative or subnormal.
     Adversarial,
 }
 
 impl Weights {
-    /// Fills whole blocks of the format, `values` values in all, and returns
-    /// their bytes.
+    /// Returns the bytes of `values` random weights in this format, which must be whole
+    /// blocks.
     pub(super) fn fill(self, rng: &mut Rng, dtype: DType, values: usize) -> Vec<u8> {
         match dtype.is_quantized() {
             true => self.blocks(rng, dtype, values / dtype.block_values()),
@@ -152,7 +156,8 @@ impl Weights {
     fn blocks(self, rng: &mut Rng, dtype: DType, blocks: usize) -> Vec<u8> {
         let n = dtype.block_bytes();
         let mut bytes = rng.bytes(blocks * n);
-        // Byte offsets in a block: the f16 factors, and the packed scales.
+        // Where the f16 factors and the packed scales stand in a block, as byte
+        // offsets.
         let Layout {
             factors, scales, ..
         } = dtype.layout();

@@ -1,21 +1,24 @@
-//! `cargo xtask parity`: the pinned lane against llama.cpp, bit for bit.
+//! `cargo xtask parity`: compares muser's pinned lane (llama.cpp's arithmetic) with
+//! llama.cpp itself, bit for bit.
 //!
-//! Builds the comparator of each profile, asks it and our backends the same
-//! questions, and compares every value: products of every weight format and
-//! rung of the ladder, every other operation of a forward pass, whole models.
-//! Prints a table by kernel and level: cases, values compared, values that
-//! differ, and cases left out because a subject is too slow for them or the
-//! selection is the quick one. For a failing case, prints the first difference.
-//! Fails if a value differs or a kernel was not compared at all.
+//! For each reference profile (a build of llama.cpp) it builds the comparator, asks it
+//! and muser's backends the same questions, and compares every value: products of every
+//! weight format and rung of the ladder (the table that chooses a kernel by shape),
+//! every other operation of a forward pass, whole models. Prints a table by kernel and
+//! level: cases, values compared, values that differ, and cases left out because a
+//! subject (a backend under test) is too slow for them or the selection is the quick
+//! one. For a failing case, prints the first difference. Fails if a value differs or a
+//! kernel was not compared at all.
 //!
-//! Without `--subject`, the CPU backend is compared at every level that the
-//! machine has and, in small cases, the scalar oracle as well.
+//! Without `--subject`, the CPU backend is compared at every instruction-set level that
+//! the machine has and, in small cases, the scalar oracle (the backend that defines the
+//! bits) as well.
 //!
-//! A profile whose comparator the machine cannot run is reported as NOT RUN; if
-//! no profile could be run, the command fails.
+//! A profile (a build of llama.cpp) whose comparator the machine cannot run is reported
+//! as NOT RUN; if no profile could be run, the command fails.
 //!
-//! Backends are used through the [`muser_ops::Backend`] trait only: the KV
-//! store is tested through attention, quantised activations through products.
+//! Backends under test are used through the [`muser_ops::Backend`] trait only: the K/V
+//! cache is tested through attention, quantised activations through products.
 
 mod attention;
 mod comparator;
@@ -45,16 +48,17 @@ use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};
 
-/// Largest case that a slow subject runs, in multiply-adds: in the quick
-/// selection and in the full one.
+/// Largest test case that the CPU backend runs at the scalar level, in multiply-adds:
+/// in the quick selection of cases and in the full one.
 const SCALAR: [u64; 2] = [1 << 20, 1 << 22];
 const ORACLE: [u64; 2] = [1 << 18, 1 << 20];
-/// Largest whole model run of a slow subject, in multiply-adds: quick and full.
+/// Largest run of a whole model on the CPU backend at the scalar level, in
+/// multiply-adds: in the quick selection of cases and in the full one.
 const SCALAR_MODEL: [u64; 2] = [600 << 20, 1 << 32];
 const ORACLE_MODEL: [u64; 2] = [1 << 26, 1 << 29];
 
-/// Compares what the options ask for and prints the tables; `root` is the
-/// repository.
+/// Compares muser's backends with llama.cpp as the options ask and prints the tables of
+/// values that differ; `root` is the repository.
 ///
 /// # Errors
 /// Values differ, a kernel was not compared at all, no profile could be run, or
@@ -66,7 +70,7 @@ pub fn run(root: &Path, options: &Options) -> Result<(), String> {
             groups().join(", ")
         ));
     }
-    // Refuses bad options before minutes of building.
+    // Refuses a bad `--level` now, before minutes of building llama.cpp.
     options.levels()?;
     let (mut faults, mut ran) = (Vec::new(), 0);
     for profile in options.profiles() {
@@ -88,14 +92,16 @@ pub fn run(root: &Path, options: &Options) -> Result<(), String> {
     }
 }
 
-/// Returns the CPU features that a profile's comparator needs and this machine
-/// lacks. muser itself needs none: it computes every profile at every level.
+/// Returns the CPU features that a profile's comparator (its build of llama.cpp) needs
+/// and this machine lacks. muser itself needs none: it computes every profile at every
+/// instruction-set level.
 fn cannot_run(profile: Profile) -> Option<String> {
     let level = crate::level(profile);
     (!level.is_available()).then(|| level.missing().join(", "))
 }
 
-/// Compares with one profile; returns a line for each kernel that failed.
+/// Compares muser with the llama.cpp build of one reference profile; returns a line for
+/// each kernel that failed.
 fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<String>, String> {
     let start = Instant::now();
     let scratch = tempfile::tempdir().map_err(|e| format!("a temporary folder: {e}"))?;
@@ -140,7 +146,8 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
     Ok(faults)
 }
 
-/// Returns the names of all groups of cases.
+/// Returns the names of all groups of test cases: `project/q4_k`, `attention`,
+/// `model/nano`, …
 fn groups() -> Vec<String> {
     let covered = DType::ALL.into_iter().filter(|&d| covers(d));
     let products = covered.map(|d| format!("project/{}", d.key()));
@@ -171,7 +178,8 @@ fn run_group(
     }
 }
 
-/// Opens the backends to compare, each with the largest case that it runs.
+/// Opens the backends to compare with llama.cpp, each with the largest case that it
+/// runs; `models` asks for the limits of whole model runs.
 fn subjects(options: &Options, profile: Profile, models: bool) -> Result<Vec<Subject>, String> {
     let mut subjects = Vec::new();
     let full = usize::from(!options.quick);

@@ -1,5 +1,6 @@
-//! Test cases of whole models: the logits of every position, and the logits of
-//! the last position of each call only, which is how a prompt is run.
+//! Test cases that run whole models on muser and on llama.cpp and compare the logits:
+//! of every position, and of the last position of each call only, which is how a prompt
+//! is run.
 
 use super::inputs::Rng;
 use super::question::{Case, ModelRun, Question};
@@ -13,20 +14,22 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The origin of a model file.
+/// Where the model file of a test case comes from.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The embedded model.
+    /// The small model that the `muser` program embeds, `glimmer-nano`.
     Nano,
-    /// The embedded model, converted to another format.
+    /// The small embedded model, with its weights converted to another format.
     Converted(DType),
-    /// A synthetic model: random weights of a mix of formats and a geometry.
+    /// A synthetic model: random weights, in a mix of formats, of a given geometry.
     Synthetic(Mix, Shape),
-    /// A synthetic model without the metadata keys that a file may lack.
+    /// A synthetic model whose GGUF file lacks the metadata keys that a file may leave
+    /// out.
     Bare(Mix, Shape),
 }
 
-/// Metadata keys for which llama.cpp has a default.
+/// GGUF metadata keys that a file may leave out, because llama.cpp has a default for
+/// each.
 const OPTIONAL: [&str; 4] = [
     "muse-glimmer.rope.freq_base",
     "muse-glimmer.rope.dimension_count",
@@ -34,7 +37,8 @@ const OPTIONAL: [&str; 4] = [
     "muse-glimmer.final_logit_softcapping",
 ];
 
-/// A model geometry chosen for its odd sizes, which no released model has.
+/// A model geometry (layers, widths, heads, vocabulary) of odd sizes, which no released
+/// model has.
 #[derive(Clone, Copy)]
 struct Shape {
     layers: usize,
@@ -85,7 +89,7 @@ const BASE: Shape = Shape {
     softcap: Some(20.0),
 };
 
-/// The models, each with the name under which it is reported.
+/// The models of the test cases, each with the name under which it is reported.
 const MODELS: [(&str, Source); 11] = [
     ("nano", Source::Nano),
     ("nano-f16", Source::Converted(DType::F16)),
@@ -218,27 +222,28 @@ const MODELS: [(&str, Source); 11] = [
     ),
 ];
 
-/// Returns the names of all models.
+/// Returns the names of all models that are compared with llama.cpp.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|(name, _)| *name)
 }
 
-/// A way to split a prompt into calls.
+/// A way to split a prompt into forward calls.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
-    /// Calls of this many tokens each.
+    /// The whole prompt in forward calls of this many tokens each.
     By(usize),
-    /// Calls of every width that selects another kernel, in a repeating
+    /// Forward calls of every width that selects another kernel, in a repeating
     /// sequence.
     Mixed,
-    /// One call for most of the prompt, then this many calls of one token.
+    /// One forward call of this many tokens, then calls of one token for the rest of
+    /// the prompt.
     ThenOnes(usize),
 }
 
 const MIXED: [usize; 16] = [1, 7, 64, 3, 8, 1, 63, 9, 2, 65, 4, 100, 5, 33, 127, 6];
 
 impl Cut {
-    /// Returns the lengths of the calls for a prompt of `n` tokens.
+    /// Returns the number of tokens in each forward call for a prompt of `n` tokens.
     fn calls(self, n: usize) -> Vec<usize> {
         let mut calls = Vec::new();
         let mut left = n;
@@ -257,8 +262,8 @@ impl Cut {
     }
 }
 
-/// Returns the runs that request logits of the last position of each call only:
-/// tokens, split, threads.
+/// Returns the model runs that request logits of the last position of each call only:
+/// number of tokens, split into calls, threads.
 fn last_runs(quick: bool) -> Vec<(usize, Cut, usize)> {
     let mut runs = vec![(330, Cut::Mixed, 1), (600, Cut::By(512), 2)];
     if !quick {
@@ -269,7 +274,8 @@ fn last_runs(quick: bool) -> Vec<(usize, Cut, usize)> {
     runs
 }
 
-/// Returns the runs of a model that request all logits: tokens, split, threads.
+/// Returns the model runs that request the logits of every position: number of tokens,
+/// split into calls, threads.
 fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     let whole = |n: usize, threads| (n, Cut::By(n), threads);
     if quick {
@@ -293,7 +299,7 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     .collect();
     let long = if name.starts_with("nano") { 1100 } else { 700 };
     runs.extend([whole(1, 1), whole(1, 3), whole(100, 3), whole(300, 3)]);
-    // Narrow calls use one thread: llama.cpp's threads spin at every operation,
+    // Calls of few tokens use one thread: llama.cpp's threads spin at every operation,
     // which costs more than the call.
     runs.extend([1, 4, 7, 8].map(|width| (long, Cut::By(width), 1)));
     for cut in [64, 512, 513].map(Cut::By).into_iter().chain([Cut::Mixed]) {
@@ -313,7 +319,7 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     runs
 }
 
-/// Runs the cases of one model. A file that has to be made is written to
+/// Runs the test cases of one model. A model file that has to be made is written to
 /// `scratch`.
 pub(super) fn run(
     judge: &mut Judge<'_>,
@@ -335,7 +341,8 @@ pub(super) fn run(
     let weights: u64 = gguf.tensors().iter().map(|t| t.n_elements).sum();
     let all = runs(name, selection.quick).into_iter().map(|r| (r, false));
     let last = last_runs(selection.quick).into_iter().map(|r| (r, true));
-    // In the quick selection, only the embedded model gets long prompts.
+    // In the quick selection, the F16 conversion of the embedded model gets no long
+    // prompts.
     let slow = selection.quick && name == "nano-f16";
     let runs = all.chain(last).filter(|((n, ..), _)| !slow || *n <= 400);
     for ((n, cut, threads), last) in runs {
@@ -388,7 +395,7 @@ fn make(source: Source, nano: &Path, name: &str, scratch: &Path) -> Result<PathB
     Ok(path)
 }
 
-/// Writes a copy of a file without its [`OPTIONAL`] keys.
+/// Writes a copy of a GGUF file without its [`OPTIONAL`] metadata keys.
 fn strip(from: &Gguf, out: &mut impl Write) -> Result<(), gguf::Error> {
     let mut writer = Writer::new();
     let entries = from.metadata().iter();

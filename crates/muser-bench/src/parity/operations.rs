@@ -1,5 +1,5 @@
-//! Test cases of the operations on rows of activations: norms, RoPE, gates,
-//! soft-capped logits, and the embedding.
+//! Test cases that compare operations on rows of activations with llama.cpp's: norms,
+//! RoPE, gates, soft-capped logits, and the embedding.
 
 use super::inputs::{Kind, Rng, Weights};
 use super::question::{Activations, Case, KernelSpan, Question};
@@ -9,24 +9,25 @@ use muser_ops::Weight;
 use muser_ops::pinned::project::covers;
 use muser_quant::DType;
 
-/// Row lengths: multiples of the vector width of both profiles, of one, and of
-/// neither.
+/// Row lengths of the activations in test cases: multiples of the vector width of both
+/// profiles (builds of llama.cpp), of one, and of neither.
 const WIDTHS: [usize; 17] = [
     1, 7, 8, 15, 16, 17, 24, 31, 37, 64, 100, 128, 250, 512, 1000, 6656, 19_968,
 ];
 const ROWS: [usize; 4] = [1, 2, 7, 64];
 const EPS: [f32; 3] = [1e-5, 1e-8, 1e-6];
 
-/// Distributions of the argument of a function of one variable.
+/// Distributions of the inputs of an elementwise function: sigmoid, SiLU, tanh.
 #[derive(Clone, Copy, Debug)]
 enum Span {
-    /// Any finite bit pattern.
+    /// Every finite f32 bit pattern, equally likely.
     Bits,
-    /// The whole range in which exp is neither zero nor infinite.
+    /// Uniform over ±140: the whole range in which exp is neither zero nor infinite,
+    /// and beyond.
     Range,
-    /// Normally distributed around zero.
+    /// Values normally distributed around zero.
     Normal,
-    /// Magnitudes from 2^-30 to 2^8, every exponent equally likely.
+    /// Values with magnitudes from 2^-30 to 2^8, every exponent equally likely.
     Spread,
 }
 
@@ -49,10 +50,11 @@ impl Span {
     }
 }
 
-/// One operation's group of cases.
+/// A function that runs the group of test cases of one operation.
 pub(super) type Group = fn(&mut Judge<'_>, &Selection) -> Result<(), String>;
 
-/// The groups of cases, each with the name of the kernel that it tests.
+/// The groups of test cases, one for each operation, each with the name of the kernel
+/// that it tests.
 pub(super) const GROUPS: [(&str, Group); 8] = [
     ("embed", embed),
     ("rms_norm", rms_norm),
@@ -64,7 +66,8 @@ pub(super) const GROUPS: [(&str, Group); 8] = [
     ("soft_cap", soft_cap),
 ];
 
-/// Runs a case that one kernel computes, if it is selected.
+/// Runs a test case whose answer one kernel computes, or counts it as left out if the
+/// selection does not hold it.
 fn one<'a>(
     judge: &mut Judge<'_>,
     selection: &Selection,
@@ -88,13 +91,12 @@ fn one<'a>(
     })
 }
 
-/// Returns all shapes, `(rows, width)`.
+/// Returns all shapes of activations to test, `(rows, width)`.
 fn shapes() -> impl Iterator<Item = (usize, usize)> {
     let all = ROWS
         .iter()
         .flat_map(|&r| WIDTHS.iter().map(move |&w| (r, w)));
-    // Long rows for functions of one variable, one of them as wide as the FFN
-    // of the released model.
+    // Long rows, for the elementwise functions.
     all.chain([(3, 100_003), (2, 1 << 18)])
 }
 
@@ -125,7 +127,8 @@ fn embed(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     Ok(())
 }
 
-/// Fills rows whose sum of squares stays finite, as a norm needs.
+/// Returns activations whose sum of squares stays finite in each row, as an RMS norm
+/// needs.
 fn normable(rng: &mut Rng, kind: Kind, (rows, width): (usize, usize)) -> Activations {
     Activations::new(width, kind.fill(rng, rows * width, 1e15))
 }
@@ -200,8 +203,8 @@ fn add_rms_norm(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), Stri
     Ok(())
 }
 
-/// Returns the distribution of the second operand where the first one has kind
-/// `i`.
+/// Returns the distribution of one operand of an operation for the `i`-th distribution
+/// of the other one.
 fn beside(i: usize) -> Kind {
     [Kind::Normal, Kind::HeavyTailed, Kind::Zeros][i % 3]
 }
@@ -234,8 +237,8 @@ fn rope(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     Ok(())
 }
 
-/// Two operands of the same shape; the second one is the argument of a
-/// function.
+/// Two operands of the same shape for a gate or soft-cap test case: `x`, and the
+/// argument of the elementwise function.
 struct Operands {
     name: String,
     shape: (usize, usize),
@@ -243,7 +246,8 @@ struct Operands {
     argument: Activations,
 }
 
-/// Calls `run` with operands of every shape and argument distribution.
+/// Calls `run` with the operands of a test case for every shape and every distribution
+/// of the function's argument.
 fn operands(
     selection: &Selection,
     kernel: &str,

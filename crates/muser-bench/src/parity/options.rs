@@ -1,9 +1,10 @@
-//! The options of `parity`.
+//! The command-line options of `cargo xtask parity`, which compares muser with
+//! llama.cpp bit for bit.
 
 use muser_cpu::Level;
 use muser_ops::Profile;
 
-/// What to compare with llama.cpp.
+/// Which kernels and backends of muser to compare with which build of llama.cpp.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 #[command(after_help = "\
 Builds llama.cpp first, in target/reference: minutes the first time. It needs
@@ -21,19 +22,22 @@ pub struct Options {
     /// llamacpp-avx512; without it, with every one that the machine can run
     #[arg(long, value_name = "NAME")]
     profile: Option<Profile>,
-    /// Seed of the random inputs
+    /// Seed of the random inputs of the test cases
     #[arg(long, value_name = "N", default_value_t = 20_260_101)]
     pub(super) seed: u64,
-    /// Take a selection that needs minutes instead of the whole grid
+    /// Run a quick selection of the test cases, which needs minutes, instead of all of
+    /// them
     #[arg(long)]
     pub(super) quick: bool,
-    /// Compare one subject only; without it, both, the oracle in small cases
+    /// Compare one kind of backend only; without it, both, the oracle (the scalar
+    /// functions that define the bits) in small cases
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<SubjectKind>,
-    /// Compare the CPU backend at this level only: scalar, avx2 or avx512
+    /// Compare the CPU backend at this instruction-set level only: scalar, avx2 or
+    /// avx512
     #[arg(long, value_name = "NAME")]
     level: Option<Level>,
-    /// Take only the groups whose name holds this text: project/q4_k,
+    /// Run only the groups of test cases whose name holds this text: project/q4_k,
     /// attention, model/nano, ...
     #[arg(
         long,
@@ -47,25 +51,26 @@ pub struct Options {
 /// A kind of backend that is compared with llama.cpp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum SubjectKind {
-    /// The CPU backend, at every level that the machine has.
+    /// The CPU backend, at every instruction-set level that the machine has.
     Cpu,
-    /// The scalar oracle of the pinned lane.
+    /// The scalar oracle: the functions that define the bits of the pinned lane
+    /// (llama.cpp's arithmetic).
     Oracle,
 }
 
 impl Options {
-    /// Returns the profiles to compare with.
+    /// Returns the reference profiles (builds of llama.cpp) to compare with.
     pub(super) fn profiles(&self) -> Vec<Profile> {
         self.profile.map_or(Profile::ALL.to_vec(), |p| vec![p])
     }
 
-    /// Returns whether the group of this name was asked for.
+    /// Returns whether `--only` selects the group of test cases of this name.
     pub(super) fn takes(&self, group: &str) -> bool {
         group.contains(&self.only)
     }
 
-    /// Returns whether the oracle is compared. `--level` selects the CPU
-    /// backend alone.
+    /// Returns whether the scalar oracle, which defines the bits, is compared with
+    /// llama.cpp. `--level` selects the CPU backend alone.
     pub(super) fn oracle(&self) -> bool {
         match self.subject {
             Some(SubjectKind::Oracle) => true,
@@ -74,8 +79,8 @@ impl Options {
         }
     }
 
-    /// Returns the levels at which the CPU backend is compared, the lowest
-    /// first; none if only the oracle was asked for.
+    /// Returns the instruction-set levels at which the CPU backend is compared with
+    /// llama.cpp, the lowest first; none if only the scalar oracle was asked for.
     ///
     /// # Errors
     /// The machine lacks the level that was asked for, or `--level` was given

@@ -1,5 +1,5 @@
-//! A backend of muser as a side: answers every question through the [`Backend`]
-//! trait.
+//! Answers the questions of test cases with a backend of muser, through the [`Backend`]
+//! trait only.
 
 use super::question::{Activations, ModelRun, Question, Recent, Side};
 use muser_model::Transformer;
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Number of projection sets that stay bound: enough for those of two row
-/// lengths.
+/// Number of projection sets (weight matrices that share an input) that stay bound to a
+/// backend: enough for those of two row lengths.
 const KEPT: usize = 24;
 
-/// Opens a backend with this number of threads.
+/// A function that opens a backend with a number of threads.
 type Open<B> = Box<dyn Fn(usize) -> Result<B, String>>;
 
-/// Backends of one kind, one for each number of threads, opened when first
-/// used.
+/// Backends of one kind, one for each number of threads, each opened when a test case
+/// first needs it.
 pub(super) struct Ours<B: Backend> {
     open: Open<B>,
     opened: BTreeMap<usize, Opened<B>>,
@@ -65,8 +65,8 @@ fn buffer<B: Backend>(b: &B, rows: &Activations) -> Result<B::Buffer, OpError> {
     Ok(buffer)
 }
 
-/// Returns an output buffer filled with NaN, so that a value that is not
-/// written differs.
+/// Returns an output buffer filled with NaN, so that a value which the operation fails
+/// to write differs from llama.cpp's.
 fn output<B: Backend>(b: &B, rows: usize, width: usize) -> Result<B::Buffer, OpError> {
     let mut buffer = b.buffer(rows, width)?;
     b.write(&mut buffer, &vec![f32::NAN; rows * width])?;
@@ -77,7 +77,8 @@ fn read<B: Backend>(b: &B, buffer: &B::Buffer, rows: usize) -> Result<Vec<f32>, 
     Ok(b.read(buffer, rows)?.into_owned())
 }
 
-/// A plan of one sequence's rows from `first` on, all of them kept.
+/// Returns the plan of a batch: one sequence's tokens at the positions from `first` on,
+/// all of them kept (rows whose logits are computed).
 fn plan(tokens: &[u32], first: usize) -> Result<Plan, OpError> {
     let rows = tokens.len();
     let run = Run {
@@ -165,7 +166,8 @@ impl<B: Backend> Opened<B> {
         Ok(all)
     }
 
-    /// Runs a whole model and returns the requested logits, call after call.
+    /// Runs a whole model over a prompt and returns the requested logits, call after
+    /// call.
     fn model(&mut self, run: &ModelRun<'_>) -> Result<Vec<f32>, String> {
         if self.model.as_ref().is_none_or(|(path, _)| path != run.path) {
             let file = Gguf::open(run.path).map_err(|e| e.to_string())?;
@@ -190,7 +192,7 @@ impl<B: Backend> Opened<B> {
     }
 }
 
-/// Runs an operation that overwrites `x` and returns the result.
+/// Runs a backend's operation that overwrites its input `x`, and returns the result.
 fn in_place<B: Backend>(
     b: &B,
     x: &Activations,
@@ -201,8 +203,9 @@ fn in_place<B: Backend>(
     read(b, &at, x.count())
 }
 
-/// Stores the earlier positions in micro-batches and then the rows of the call,
-/// as a forward pass does, and returns their attention.
+/// Computes attention as a forward pass does: stores the K and V of earlier positions
+/// in the K/V cache in micro-batches, then those of the call, and returns the attention
+/// of the call's rows.
 fn attention<B: Backend>(
     b: &B,
     desc: &Attention,

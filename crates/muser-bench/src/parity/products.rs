@@ -1,5 +1,5 @@
-//! Test cases of matrix products: every weight format, rung of the ladder,
-//! batch width and shape.
+//! Test cases that compare matrix products with llama.cpp's: every weight format, rung
+//! of the ladder (the table that chooses a kernel by shape), batch width and shape.
 
 use super::inputs::{Kind, Rng, Weights, most};
 use super::question::{Activations, Case, KernelSpan, Question};
@@ -14,10 +14,10 @@ use std::cell::OnceCell;
 const WIDTHS: [usize; 20] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 64, 100, 255, 512,
 ];
-/// The matrices of each row length, as number of rows and kind of weights:
-/// first those at the limits of a format, with a number of rows that llama.cpp
-/// interleaves and one that it does not, then random ones. The released model's
-/// Q has 4,096 rows.
+/// The weight matrices of each row length, as number of rows and kind of weights: first
+/// those at the limits of a format, with a number of rows that llama.cpp interleaves
+/// and one that it does not, then random ones. The released model's Q projection has
+/// 4,096 rows.
 const ROWS: [(usize, Weights); 11] = [
     (24, Weights::Adversarial),
     (21, Weights::Adversarial),
@@ -32,12 +32,13 @@ const ROWS: [(usize, Weights); 11] = [
     (4096, Weights::Random),
 ];
 const COLS: [usize; 5] = [256, 512, 4096, 6656, 19_968];
-/// Row lengths that are not a multiple of the vector width of either profile.
+/// Row lengths of weight matrices that are not a multiple of the vector width of either
+/// profile (build of llama.cpp).
 const ODD_COLS: [usize; 6] = [5, 24, 96, 257, 500, 1000];
 
-/// Returns the kernel name under which a rung of the ladder is reported for a
-/// format. Float kernels add in one of two orders, which have names of their
-/// own.
+/// Returns the kernel name under which a rung of the ladder (the table that chooses a
+/// kernel by shape) is reported for a weight format. Float kernels add in one of two
+/// orders, which have names of their own.
 fn kernel(dtype: DType, rung: &Rung) -> String {
     let kernel = rung.family.kernel(dtype);
     match rung.route {
@@ -46,7 +47,7 @@ fn kernel(dtype: DType, rung: &Rung) -> String {
     }
 }
 
-/// A matrix that is filled when the first case needs it.
+/// A weight matrix that is filled with values when the first test case needs it.
 struct Matrix {
     name: String,
     rows: usize,
@@ -60,14 +61,14 @@ impl Matrix {
             let mut rng = Rng::new(selection.seed, &self.name);
             let bytes = self.kind.fill(&mut rng, dtype, self.rows * cols);
             let made = Weight::new(&self.name, bytes, dtype, self.rows, cols);
-            // `set` fails only if the cell is full, and it was empty.
+            // `OnceCell::set` fails only if the cell is full, and it was empty.
             let _ = self.made.set(made.map_err(|e| e.to_string())?);
         }
         self.made.get().ok_or_else(|| self.name.clone())
     }
 }
 
-/// Runs the cases of one weight format.
+/// Runs the test cases of matrix products with weights of one format.
 pub(super) fn run(
     judge: &mut Judge<'_>,
     selection: &Selection,
@@ -102,7 +103,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// All matrices of one format and one row length.
+/// All test matrices of one weight format and one row length.
 struct Shapes {
     lane: Lane,
     dtype: DType,
@@ -120,7 +121,7 @@ impl Shapes {
         }
     }
 
-    /// Runs the product of one input with each matrix alone.
+    /// Runs the product of one input of `width` rows with each weight matrix alone.
     fn one_by_one(
         &self,
         judge: &mut Judge<'_>,
@@ -155,8 +156,8 @@ impl Shapes {
         Ok(())
     }
 
-    /// Runs products of several matrices in one call, as a model has them for
-    /// Q, K, V and the gate.
+    /// Runs products of one input with several weight matrices in one call, as a model
+    /// has them for Q, K, V and the gate.
     fn sets(&self, judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
         for width in [1, 2, 5, 8, 33] {
             for (i, of) in [[9, 8, 7, 6], [7, 7, 5, 2]].into_iter().enumerate() {
@@ -187,8 +188,9 @@ impl Shapes {
         Ok(())
     }
 
-    /// Returns, for each matrix, the values that each rung of the ladder
-    /// computes. Together they are all values, each once.
+    /// Returns, for each weight matrix, which output values each rung of the ladder
+    /// (the table that chooses a kernel by shape) computes. Together they are all
+    /// values, each once.
     fn spans(&self, rows: &[usize], width: usize) -> Vec<KernelSpan> {
         let mut spans: Vec<KernelSpan> = Vec::new();
         let mut at = 0;

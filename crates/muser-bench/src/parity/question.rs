@@ -1,21 +1,21 @@
-//! Questions that both sides answer, and how the values of an answer are
-//! attributed to kernels.
+//! The questions that llama.cpp and muser's backends both answer, and which kernel
+//! computes which values of an answer.
 
 use muser_ops::{Attention, Weight};
 use std::ops::Range;
 use std::path::Path;
 
-/// Activations, `[rows, width]`, row after row.
+/// Activations of a test case as f32, `[rows, width]`, row after row.
 pub(super) struct Activations {
-    /// Unique name under which a side may keep the values for later questions;
-    /// empty if there is one question only.
+    /// Unique name under which llama.cpp or a backend may keep the activations for
+    /// later questions; empty if they serve one question only.
     pub(super) name: String,
     pub(super) width: usize,
     pub(super) values: Vec<f32>,
 }
 
 impl Activations {
-    /// Creates activations for one question.
+    /// Creates activations for the question of one test case only; they have no name.
     pub(super) fn new(width: usize, values: Vec<f32>) -> Self {
         Self {
             name: String::new(),
@@ -29,28 +29,29 @@ impl Activations {
     }
 }
 
-/// A run of a whole model.
+/// A run of a whole model over a prompt, split into successive calls.
 pub(super) struct ModelRun<'a> {
-    /// The GGUF file.
+    /// Path of the model's GGUF file.
     pub(super) path: &'a Path,
     pub(super) ids: &'a [u32],
-    /// Lengths of the successive calls.
+    /// Number of tokens in each of the successive forward calls.
     pub(super) calls: &'a [usize],
-    /// Whether only the logits of the last token of each call are requested.
-    /// The end of the last layer is then computed at width 1.
+    /// Whether only the logits of the last token of each call are requested; the end of
+    /// the last layer is then computed for one row.
     pub(super) last: bool,
 }
 
-/// One operation of [`muser_ops::Backend`], or a run of a whole model. The
-/// answer holds the rows that it writes, in order.
+/// A question for llama.cpp and for a backend: one operation of [`muser_ops::Backend`],
+/// or a run of a whole model. The answer is the rows that the operation writes, in
+/// order.
 pub(super) enum Question<'a> {
-    /// Embedding rows of the tokens.
+    /// Looks up the rows of the embedding table for these token ids.
     Embed {
         table: &'a Weight,
         tokens: &'a [u32],
     },
-    /// A projection set over one input; the answer is output after output. A
-    /// side may keep weights by their names.
+    /// Multiplies one input by every weight matrix of a set; the answer is output after
+    /// output. llama.cpp or the backend that answers may keep weights by their names.
     Project {
         set: &'a [&'a Weight],
         x: &'a Activations,
@@ -60,46 +61,48 @@ pub(super) enum Question<'a> {
         weight: Option<&'a [f32]>,
         eps: f32,
     },
-    /// RMS norm of each head; `weight` is as long as a head.
+    /// RMS norm of each attention head of a row; `weight` is as long as a head.
     HeadNorm {
         x: &'a Activations,
         weight: &'a [f32],
         eps: f32,
     },
-    /// `x + norm(y)`.
+    /// Adds the weighted RMS norm of `y` to `x`: `x + norm(y)`.
     AddRmsNorm {
         x: &'a Activations,
         y: &'a Activations,
         weight: &'a [f32],
         eps: f32,
     },
-    /// Rotary encoding of rows at the positions from `first` on, in heads of
-    /// `head` values.
+    /// Rotary position encoding (RoPE) of rows at the positions from `first` on, in
+    /// heads of `head` values.
     Rope {
         x: &'a Activations,
         head: usize,
         base: f32,
         first: usize,
     },
-    /// Attention of the rows of `q`, which belong to the last rows of `k` and
-    /// `v`. Storing all of `k` and `v` is part of the question.
+    /// Attention of the query rows `q`, which belong to the last rows of the keys `k`
+    /// and the values `v`. Storing all of `k` and `v` in the K/V cache is part of the
+    /// operation that is compared.
     Attention {
         desc: Attention,
         q: &'a Activations,
         k: &'a Activations,
         v: &'a Activations,
     },
-    /// `x · sigmoid(gate)`.
+    /// Gates activations: `x · sigmoid(gate)`.
     SigmoidGate {
         x: &'a Activations,
         gate: &'a Activations,
     },
-    /// `silu(gate) · up`.
+    /// Activation of a gated feed-forward layer: `silu(gate) · up`.
     SiluProduct {
         gate: &'a Activations,
         up: &'a Activations,
     },
-    /// Logits, scaled and then soft-capped.
+    /// Logits `x`, multiplied by `scale` and then, if there is a `cap`, soft-capped by
+    /// it.
     SoftCap {
         x: &'a Activations,
         scale: f32,
@@ -108,33 +111,35 @@ pub(super) enum Question<'a> {
     Model(ModelRun<'a>),
 }
 
-/// The values of an answer that one kernel computes.
+/// The range of values in a test case's answer that one kernel computes.
 pub(super) struct KernelSpan {
     pub(super) kernel: String,
-    /// Which values of the answer the kernel computes.
+    /// Indices of the values that the kernel computes, in the whole answer.
     pub(super) values: Range<usize>,
-    /// Number of values in a row.
+    /// Number of values in a row of the kernel's output.
     pub(super) width: usize,
-    /// Row of the first value.
+    /// Row to which the first of the kernel's values belongs, for messages.
     pub(super) first_row: usize,
 }
 
-/// A question, with its description for the report.
+/// A test case: a question for llama.cpp and the backends, with its description for the
+/// report.
 pub(super) struct Case<'a> {
-    /// Shape and kind of inputs, for messages.
+    /// Shape and kind of the test case's inputs, for messages.
     pub(super) name: String,
-    /// Number of threads of both sides.
+    /// Number of threads with which llama.cpp and muser compute the test case.
     pub(super) threads: usize,
-    /// Cost in multiply-adds, or in other operations that take as long; slow
-    /// subjects skip costly cases.
+    /// Cost of the test case in multiply-adds, or in other operations that take as
+    /// long; slow backends skip costly cases.
     pub(super) cost: u64,
-    /// The kernels of the answer. Each value belongs to one of them.
+    /// The kernels that compute the answer, each with its values. Each value belongs to
+    /// one kernel.
     pub(super) spans: Vec<KernelSpan>,
     pub(super) question: Question<'a>,
 }
 
 impl Case<'_> {
-    /// Attributes all `rows · width` values to one kernel.
+    /// Attributes all `rows · width` values of an answer to one kernel.
     pub(super) fn whole(kernel: &str, rows: usize, width: usize) -> Vec<KernelSpan> {
         vec![KernelSpan {
             kernel: kernel.to_owned(),
@@ -145,19 +150,21 @@ impl Case<'_> {
     }
 }
 
-/// A side that answers questions: llama.cpp or a backend of muser.
+/// One side of the comparison, which answers the questions of test cases: llama.cpp or
+/// a backend of muser.
 pub(super) trait Side {
-    /// Computes the answer.
+    /// Computes the answer to a test case's question on this number of threads.
     ///
     /// # Errors
     /// The side refuses the question, or its process has ended.
     fn answer(&mut self, question: &Question<'_>, threads: usize) -> Result<Vec<f32>, String>;
 }
 
-/// A cache of the values used last, by name.
+/// A cache with a name for each value; adding one to a full cache evicts the value used
+/// longest ago.
 pub(super) struct Recent<T> {
     most: usize,
-    /// In the order of their last use, the latest at the end.
+    /// Names and values in the order of their last use, the latest at the end.
     things: Vec<(String, T)>,
 }
 
@@ -169,9 +176,9 @@ impl<T> Recent<T> {
         }
     }
 
-    /// Returns those of `names` that are not in the cache, each once, and marks
-    /// the others as used. Adding the missing ones then evicts none of `names`,
-    /// provided that all of them fit.
+    /// Returns those of `names` that are not in the cache, each once, and marks the
+    /// others as used. Adding the missing ones then evicts none of `names`, provided
+    /// that all of them fit.
     pub(super) fn missing<'a>(&mut self, names: &[&'a str]) -> Vec<&'a str> {
         let mut missing = Vec::new();
         for &name in names {
@@ -191,8 +198,8 @@ impl<T> Recent<T> {
         self.things.iter().find(|(n, _)| n == name).map(|(_, t)| t)
     }
 
-    /// Adds a value. If the cache was full, evicts the one used longest ago and
-    /// returns its name.
+    /// Adds a value to the cache. If the cache was full, evicts the one used longest
+    /// ago and returns its name.
     pub(super) fn add(&mut self, name: &str, thing: T) -> Option<String> {
         self.things.push((name.to_owned(), thing));
         (self.things.len() > self.most).then(|| self.things.remove(0).0)

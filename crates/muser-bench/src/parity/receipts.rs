@@ -1,9 +1,12 @@
-//! `cargo xtask receipts`: writes the receipts in `fixtures/receipts` anew.
+//! `cargo xtask receipts`: writes the receipts in `fixtures/receipts` anew. A receipt
+//! is the record of one model run: its model, tokens, lane and the hash of its logits,
+//! which `muser parity` checks.
 //!
-//! A receipt of the pinned lane is written only if `muser parity --record`
-//! computes the logits that the comparator has just computed; it holds the
-//! facts of the comparator's build. Receipts of the strict lane need no
-//! comparator: a change of bits shows in `git diff`.
+//! A receipt of the pinned lane (llama.cpp's arithmetic) is written only if `muser
+//! parity --record` computes the logits that the comparator, llama.cpp as a process,
+//! has just computed; it holds the facts of the comparator's build. Receipts of the
+//! strict lane (muser's own arithmetic) need no comparator: a change of bits shows in
+//! `git diff`.
 
 use super::comparator::Comparator;
 use super::question::{ModelRun, Question, Side};
@@ -13,23 +16,24 @@ use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A model run with a receipt for each lane and file.
+/// A model run that is recorded: each lane and each model file gets a receipt of it (a
+/// record with the hash of its logits).
 struct Run {
     name: &'static str,
-    /// Number of tokens of the prompt.
+    /// Number of tokens of the prompt that the model runs.
     tokens: usize,
     calls: &'static [usize],
-    /// Number of calls of one token after `calls`. Tokens that are left form
-    /// one last call.
+    /// Number of calls of one token after those of `calls`. Tokens of the prompt that
+    /// are left form one last call.
     ones: usize,
     threads: usize,
-    /// Whether the strict lane has a receipt of this run. Its bits do not
-    /// depend on the split into calls, so one run is enough.
+    /// Whether the strict lane (muser's own arithmetic) has a receipt of this run too.
+    /// Its bits do not depend on the split into calls, so one run is enough.
     strict: bool,
 }
 
 const RUNS: [Run; 3] = [
-    // One call that is longer than the window of 128: attention in tiles.
+    // One call that is longer than the sliding window of 128: attention in tiles.
     Run {
         name: "one-call",
         tokens: 160,
@@ -38,7 +42,8 @@ const RUNS: [Run; 3] = [
         threads: 1,
         strict: true,
     },
-    // Every batch width up to 12: each rung of the ladder, with remainders.
+    // Every batch width up to 12: each rung of the ladder (the table that chooses a
+    // kernel by shape), with remainders.
     Run {
         name: "widths",
         tokens: 160,
@@ -47,7 +52,7 @@ const RUNS: [Run; 3] = [
         threads: 2,
         strict: false,
     },
-    // Single tokens over 512 slots and more, which llama.cpp splits between
+    // Single tokens over 512 positions and more, which llama.cpp splits between
     // threads.
     Run {
         name: "decode",
@@ -75,7 +80,8 @@ impl Run {
     }
 }
 
-/// Writes every receipt of the repository at `root` anew.
+/// Writes every receipt (the record of a model run with its logits hash) of the
+/// repository at `root` anew.
 ///
 /// # Errors
 /// The comparator does not build or run, or `muser parity` refuses to record:
@@ -133,8 +139,9 @@ pub fn run(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes one receipt. With `proof`, the SHA-256 of the comparator's logits and
-/// the file of its facts, writes it only if muser's logits have that hash.
+/// Writes one receipt: the record of a model run with its logits hash. With `proof`,
+/// the SHA-256 of llama.cpp's logits and the file with the facts of its build, writes
+/// it only if muser's logits have that hash.
 fn record(
     root: &Path,
     lane: Lane,
@@ -172,7 +179,7 @@ fn record(
     muser(root, &args)
 }
 
-/// Runs the `muser` program, built for release.
+/// Runs the `muser` program, built for release, with these arguments.
 fn muser(root: &Path, args: &[&str]) -> Result<(), String> {
     let status = Command::new(crate::cargo())
         .args(["run", "--release", "--quiet", "--package", "muser", "--"])

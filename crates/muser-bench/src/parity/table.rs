@@ -1,40 +1,45 @@
-//! Compares answers bit for bit, counts, and decides.
+//! Compares the answers of muser's backends with llama.cpp's bit for bit, counts the
+//! values that differ by kernel, and decides whether the comparison passed.
 
 use super::question::{Case, KernelSpan, Side};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Number of failing cases of a kernel and level that are printed.
+/// Number of failing test cases that are printed for each kernel and level.
 const TOLD: usize = 3;
 
-/// A backend under test.
+/// A subject: a backend of muser that is compared with llama.cpp.
 pub(super) struct Subject {
-    /// Level of its kernels, or `oracle`.
+    /// Instruction-set level of the kernels of the backend under test, or `oracle` for
+    /// the scalar functions that define the bits.
     pub(super) level: String,
     pub(super) side: Box<dyn Side>,
-    /// Largest cost of a case, in multiply-adds; cases above it are left out.
+    /// Largest cost of a test case for this backend, in multiply-adds; cases above it
+    /// are left out.
     pub(super) limit: u64,
 }
 
-/// Counts of one kernel at one level.
+/// What was compared of one kernel at one instruction-set level: cases, values, values
+/// that differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) cases: usize,
     pub(super) values: usize,
     pub(super) different: usize,
-    /// Cases that were not run: too large, or not selected.
+    /// Number of test cases that were not run: too large for the backend, or not in the
+    /// selection.
     pub(super) left_out: usize,
     failing: usize,
 }
 
-/// Puts each case to the reference and to every subject, and compares their
-/// answers.
+/// Puts each test case to the reference (llama.cpp) and to every subject (a backend
+/// under test), and compares their answers.
 pub(super) struct Judge<'a> {
     reference: &'a mut dyn Side,
     subjects: Vec<Subject>,
-    /// Counts by kernel and index of the subject.
+    /// Counts of compared values, by kernel and index of the backend under test.
     counts: BTreeMap<(String, usize), Counts>,
-    /// Lines printed for failing cases.
+    /// Lines printed for test cases whose values differ from llama.cpp's.
     told: Vec<String>,
 }
 
@@ -48,12 +53,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns whether any subject runs cases of this cost.
+    /// Returns whether any subject (a backend under test) runs test cases of this cost.
     pub(super) fn wants(&self, cost: u64) -> bool {
         self.subjects.iter().any(|s| cost <= s.limit)
     }
 
-    /// Counts a case of these kernels as left out by every subject.
+    /// Counts a test case of these kernels as left out by every subject (a backend
+    /// under test).
     pub(super) fn leave_out(&mut self, spans: &[KernelSpan]) {
         for subject in 0..self.subjects.len() {
             self.skip(spans, subject);
@@ -67,14 +73,16 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Registers a kernel that must be compared: without a case it fails.
+    /// Registers a kernel that must be compared: if no test case runs it, the
+    /// comparison fails.
     pub(super) fn expect(&mut self, kernel: &str) {
         for subject in 0..self.subjects.len() {
             self.counts.entry((kernel.to_owned(), subject)).or_default();
         }
     }
 
-    /// Runs one case on every subject that can afford it, and compares.
+    /// Runs one test case on the reference (llama.cpp) and on every subject (a backend
+    /// under test) that can afford it, and compares the answers.
     ///
     /// # Errors
     /// The reference refuses the case or answers with another number of values.
@@ -148,7 +156,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Formats the counts as a table, a line for each kernel and level.
+    /// Formats the counts of compared values as a table, a line for each kernel and
+    /// level.
     pub(super) fn table(&self) -> String {
         let width = self.counts.keys().map(|(k, _)| k.len()).max().unwrap_or(0);
         let mut out = String::new();
@@ -173,8 +182,8 @@ impl<'a> Judge<'a> {
         out
     }
 
-    /// Returns a line for each kernel and level of which a value differs or
-    /// nothing was compared. An empty list is a pass.
+    /// Returns the failures of the comparison: a line for each kernel and level of
+    /// which a value differs or nothing was compared. An empty list is a pass.
     pub(super) fn verdict(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for ((kernel, subject), c) in &self.counts {
@@ -194,7 +203,7 @@ impl<'a> Judge<'a> {
         faults
     }
 
-    /// Returns the sum of all counts.
+    /// Returns the sum of the counts of all kernels and levels.
     pub(super) fn total(&self) -> Counts {
         let mut total = Counts::default();
         for c in self.counts.values() {
@@ -212,7 +221,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Returns the kernels of a case, each once.
+/// Returns the names of the kernels of a test case, each once.
 fn kernels(spans: &[KernelSpan]) -> impl Iterator<Item = &str> {
     spans.iter().enumerate().filter_map(|(i, p)| {
         let before = spans[..i].iter().any(|q| q.kernel == p.kernel);
@@ -220,9 +229,9 @@ fn kernels(spans: &[KernelSpan]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the index of the first value that differs and the number of values
-/// that differ. A missing value differs, and so does each of the `surplus`
-/// values after the last; a NaN equals any NaN.
+/// Returns the index of the first value that differs from the expected one, and the
+/// number of values that differ. A missing value differs, and so does each of the
+/// `surplus` values after the last; a NaN equals any NaN.
 fn differences(
     want: &[f32],
     got: &[f32],
@@ -239,7 +248,7 @@ fn differences(
     (first.or((surplus > 0).then_some(end)), count)
 }
 
-/// Describes the first difference: row, index in the row, and both bit
+/// Describes the first value that differs: its row, its index in the row, and both bit
 /// patterns.
 fn tell(part: &KernelSpan, want: &[f32], got: &[f32], first: usize, different: usize) -> String {
     let at = first - part.values.start;

@@ -1,6 +1,6 @@
-//! Tests that the comparison can fail: backends with one wrong rounding go
-//! through the code of the command, with the scalar oracle in the place of
-//! llama.cpp.
+//! Tests that the comparison with llama.cpp can fail: backends with one planted
+//! rounding error go through the code of the command, with the scalar oracle in the
+//! place of llama.cpp.
 
 use super::ours::Ours;
 use super::run_group;
@@ -15,22 +15,23 @@ use muser_quant::q8_k::BlockQ8K;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The defect of a backend.
+/// The defect that a test plants in a backend, which the comparison has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     Nothing,
-    /// In products of Q4_K with one column, the product is rounded before it is
-    /// added.
+    /// Products of Q4_K weights on llama.cpp's interleaved route round each product
+    /// before it is added, instead of using a fused multiply-add.
     UnfusedLink,
-    /// The scale is applied to the query instead of the score.
+    /// Attention applies its scale to the query instead of the score.
     ScaledQuery,
-    /// The squares of a norm are summed in f32 instead of f64.
+    /// RMS norm sums the squares in f32 instead of f64.
     NarrowSum,
-    /// RoPE is refused.
+    /// RoPE is refused with an error.
     RefusedRope,
 }
 
-/// Computes the chain of [`Route::Interleaved`] with every product rounded.
+/// Computes a dot product as the route [`Route::Interleaved`] does, but with every
+/// product rounded before it is added.
 fn unfused(row: &[u8], x: &[f32]) -> f32 {
     let (mut acc, mut low) = (0.0f32, 0.0f32);
     let x = x.as_chunks::<256>().0;
@@ -44,7 +45,8 @@ fn unfused(row: &[u8], x: &[f32]) -> f32 {
     acc - low
 }
 
-/// The scalar oracle with one defect.
+/// Puts the planted defect into the operations of the scalar oracle, the backend that
+/// defines the bits.
 impl Hook<Oracle> for Defect {
     fn call(&self, b: &Oracle, mut call: Call<'_, '_, Oracle>) -> Result<(), OpError> {
         match (self, &mut call) {
@@ -125,8 +127,8 @@ impl Hook<Oracle> for Defect {
     }
 }
 
-/// Runs a group on a backend with this defect. Returns the verdict and the
-/// lines printed for failing cases.
+/// Runs a group of test cases on a backend with this defect. Returns the failures and
+/// the lines printed for failing cases.
 fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>) {
     let profile = Profile::LlamaCppAvx2;
     let oracle = move |threads| Oracle { profile, threads };
@@ -150,8 +152,8 @@ fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>)
     (judge.verdict(), judge.told().to_vec())
 }
 
-/// Returns whether the first printed line holds all of `parts` and two
-/// different values.
+/// Returns whether the first line printed for a failing test case holds all of `parts`
+/// and two different values.
 fn tells(told: &[String], parts: &[&str]) -> bool {
     told.first().is_some_and(|line| {
         let bits = |after: &str| {
@@ -186,7 +188,8 @@ fn the_oracle_passes_its_own_cases() {
 #[test]
 fn a_moved_rounding_fails_by_kernel_and_case() {
     let (verdict, told) = judged(Defect::UnfusedLink, "project/q4_k", 1 << 15);
-    // Both kernels of the route fail; other routes of the same weights pass.
+    // Both kernels of the interleaved route fail; other routes of the same weights
+    // pass.
     assert_eq!(verdict.len(), 2, "{verdict:?}");
     for (verdict, kernel) in verdict.iter().zip(["matvec/q4_k", "slab/q4_k"]) {
         assert!(

@@ -1,12 +1,12 @@
-//! Builds the comparator of a profile, and checks what a running one says of
-//! its build.
+//! Builds the comparator (llama.cpp as a program) of a reference profile, and checks
+//! what a running one says of its build.
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Builds `muser-reference` for a profile, which takes minutes the first time,
-/// and returns the path of the program.
+/// Builds llama.cpp as a reference profile says, as the program `muser-reference`, and
+/// returns the program's path. Takes minutes the first time.
 ///
 /// # Errors
 /// A tool of the C++ toolchain is missing, or the build fails.
@@ -33,7 +33,8 @@ pub(crate) fn build(root: &Path, profile: &str) -> Result<PathBuf, String> {
         .arg("--target-dir")
         .arg(&target)
         .current_dir(root.join("crates/muser-reference"))
-        // Flags of the caller would make another profile of it.
+        // Compiler flags of the caller would make another build of llama.cpp, and so
+        // another profile, of it.
         .env_remove("RUSTFLAGS")
         .env_remove("CFLAGS")
         .env_remove("CXXFLAGS")
@@ -45,7 +46,8 @@ pub(crate) fn build(root: &Path, profile: &str) -> Result<PathBuf, String> {
     Ok(target.join("release/muser-reference"))
 }
 
-/// Checks the greeting of a running comparator.
+/// Checks the greeting of a running comparator (llama.cpp as a process): that its build
+/// is the reference profile that was asked for.
 ///
 /// # Errors
 /// It is of another profile, or the environment sets variables that change

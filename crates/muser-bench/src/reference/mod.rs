@@ -1,4 +1,5 @@
-//! The comparator, `muser-reference`: how it is built and talked to.
+//! Builds the comparator `muser-reference`, which holds llama.cpp, and talks to it as a
+//! process.
 
 mod build;
 mod process;

@@ -1,13 +1,13 @@
-//! A child process that answers requests: a line of JSON with raw bytes after
-//! it each way. llama.cpp is one, and so is muser where a process is opened only
-//! to measure what opening costs.
+//! Talks to a child process that answers requests: a line of JSON with raw bytes after
+//! it each way. llama.cpp is one, and so is muser where a process is opened only to
+//! measure what opening costs.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Raw bytes that follow a request: the data of one tensor.
+/// Raw bytes that follow a request to a child process: the data of one tensor.
 pub(crate) enum Data<'a> {
     Bytes(&'a [u8]),
     Floats(&'a [f32]),
@@ -40,9 +40,9 @@ impl Data<'_> {
     }
 }
 
-/// A running program. Dropping it kills the program.
+/// A running child process that answers requests. Dropping it kills the program.
 pub(crate) struct Process {
-    /// The program's file name, for messages.
+    /// The child program's file name, for messages.
     name: String,
     child: Child,
     to: BufWriter<ChildStdin>,
@@ -50,7 +50,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the program; its standard error goes to `stderr`.
+    /// Starts the program as a child process; its standard error goes to `stderr`.
     pub(crate) fn start(program: &Path, args: &[String], stderr: Stdio) -> Result<Self, String> {
         let name = program.file_name().unwrap_or(program.as_os_str());
         let name = name.to_string_lossy().into_owned();
@@ -71,13 +71,13 @@ impl Process {
         })
     }
 
-    /// The process id.
+    /// Returns the id of the child process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a request without waiting for its reply. Several may be on their
-    /// way if their replies are short enough for a pipe.
+    /// Sends a request to the child process without waiting for its reply. Several may
+    /// be on their way if their replies are short enough for a pipe.
     pub(crate) fn send(&mut self, request: &Value, data: &[Data<'_>]) -> Result<(), String> {
         let mut send = || {
             writeln!(self.to, "{request}")?;
@@ -87,7 +87,7 @@ impl Process {
         send().map_err(|e| format!("{}: sending a request: {e}", self.name))
     }
 
-    /// Reads one line of JSON.
+    /// Reads one line of JSON from the child process.
     pub(crate) fn line(&mut self) -> Result<Value, String> {
         let mut line = String::new();
         match self.from.read_line(&mut line) {
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Reads a reply, which must hold `"ok": true`.
+    /// Reads a reply of the child process, which must hold `"ok": true`.
     ///
     /// # Errors
     /// The pipe broke, or the reply's own `error`.
@@ -108,7 +108,7 @@ impl Process {
         }
     }
 
-    /// Sends a request and reads the first line of its reply.
+    /// Sends a request to the child process and reads the first line of its reply.
     pub(crate) fn ask(&mut self, request: &Value, data: &[Data<'_>]) -> Result<Value, String> {
         // The reply of a program that gave up says why the pipe broke, so it is
         // read even if sending failed.
@@ -117,7 +117,8 @@ impl Process {
         sent.map(|()| reply)
     }
 
-    /// Reads the `n` floats, little-endian, that a reply has announced.
+    /// Reads the `n` floats, little-endian, that a reply of the child process has
+    /// announced.
     pub(crate) fn floats(&mut self, n: usize) -> Result<Vec<f32>, String> {
         let mut bytes = vec![0; 4 * n];
         self.from
@@ -129,7 +130,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nobody else holds its pipes: it could only wait for ever.
+        // Nobody else holds the child's pipes: it could only wait for ever.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
