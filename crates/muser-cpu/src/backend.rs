@@ -49,7 +49,7 @@ pub struct CpuOptions {
     pub level: Option<Level>,
     /// The lane: the arithmetic to compute, strict (muser's own) or pinned (llama.cpp's).
     pub lane: Lane,
-    /// The largest number of bytes that the K/V caches of all sequences may take
+    /// The largest number of bytes that the KV caches of all sequences may take
     /// together; `None` sets no limit.
     pub kv_bytes: Option<u64>,
 }
@@ -90,7 +90,7 @@ pub struct Cpu {
     table: KernelTable,
     lane: Lane,
     threads: usize,
-    /// Counts the bytes in the pages of all sequences' K/V caches, and limits them.
+    /// Counts the bytes in the pages of all sequences' KV caches, and limits them.
     pool: Arc<Pool>,
     /// The thread team and the memory for intermediate values. The lock lets one
     /// operation at a time use the threads.
@@ -98,7 +98,7 @@ pub struct Cpu {
 }
 
 /// The batch of one forward pass on the CPU: a plan (tokens, positions, sequences), and
-/// its sequences' K/V caches with the pages prepared that it will write.
+/// its sequences' KV caches with the pages prepared that it will write.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -178,7 +178,7 @@ impl Cpu {
             .collect()
     }
 
-    /// Returns the number of bytes in the K/V cache pages of all sequences.
+    /// Returns the number of bytes in the KV cache pages of all sequences.
     pub fn kv_bytes(&self) -> u64 {
         self.pool.used()
     }

@@ -1,4 +1,4 @@
-//! The K/V cache of one sequence: pages of 64 positions from one pool.
+//! The KV cache of one sequence: pages of 64 positions from one pool.
 //!
 //! ```text
 //! layer: the page of chunk c lies in slot c % slots    slots: KvLayout::chunks
@@ -23,18 +23,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The dimensions of V in the K/V cache are padded to a multiple of this number, so that
+/// The dimensions of V in the KV cache are padded to a multiple of this number, so that
 /// kernels of every instruction-set level work in whole blocks.
 pub(crate) const PAD: usize = 64;
 
-/// Counts the bytes of all pages in a backend's K/V caches, and limits them.
+/// Counts the bytes of all pages in a backend's KV caches, and limits them.
 #[derive(Debug)]
 pub(crate) struct Pool {
     limit: u64,
     used: AtomicU64,
 }
 
-/// A page of the K/V cache: K and V, as f16, of 64 positions in one layer.
+/// A page of the KV cache: K and V, as f16, of 64 positions in one layer.
 #[derive(Debug)]
 struct Page {
     values: Vec<u16>,
@@ -50,7 +50,7 @@ impl Drop for Page {
 }
 
 impl Pool {
-    /// Makes a pool that lets K/V cache pages take at most `limit` bytes; `None` sets no
+    /// Makes a pool that lets KV cache pages take at most `limit` bytes; `None` sets no
     /// limit.
     pub(crate) fn new(limit: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
@@ -59,12 +59,12 @@ impl Pool {
         })
     }
 
-    /// Returns the number of bytes that the pages of all K/V caches take.
+    /// Returns the number of bytes that the pages of all KV caches take.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Allocates a page of the K/V cache with `len` zeros, as f16.
+    /// Allocates a page of the KV cache with `len` zeros, as f16.
     ///
     /// # Errors
     /// The limit would be exceeded, or there is no memory.
@@ -96,7 +96,7 @@ impl Pool {
     }
 }
 
-/// The K/V cache pages of one layer and one sequence.
+/// The KV cache pages of one layer and one sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     layout: KvLayout,
@@ -104,7 +104,7 @@ pub(crate) struct Layer {
     slots: Vec<Option<Arc<Page>>>,
 }
 
-/// The K/V cache of one sequence on the CPU.
+/// The KV cache of one sequence on the CPU.
 #[derive(Clone, Debug)]
 pub struct Kv {
     layouts: Vec<KvLayout>,
@@ -115,7 +115,7 @@ pub struct Kv {
 }
 
 impl Kv {
-    /// Makes an empty K/V cache for a model's layers.
+    /// Makes an empty KV cache for a model's layers.
     pub(crate) fn new(layers: &[KvLayout], pool: Arc<Pool>) -> Self {
         let layer = |&layout: &KvLayout| Layer {
             layout,
@@ -138,7 +138,7 @@ impl Kv {
             .ok_or_else(|| no_layer(layer, layers))
     }
 
-    /// Returns the K/V cache pages of a layer, for writing.
+    /// Returns the KV cache pages of a layer, for writing.
     pub(crate) fn layer_mut(&mut self, layer: usize) -> Result<&mut Layer, OpError> {
         let layers = self.layers.len();
         let found = self.layers.get_mut(layer);
@@ -201,7 +201,7 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// Returns the chunks (64 positions each) of the K/V cache in which these rows' positions
+/// Returns the chunks (64 positions each) of the KV cache in which these rows' positions
 /// lie.
 fn chunks(run: &Run) -> Range<usize> {
     let end = match run.rows {
@@ -212,12 +212,12 @@ fn chunks(run: &Run) -> Range<usize> {
 }
 
 impl Layer {
-    /// Returns the layout of the layer's K/V cache: its heads, head size and window.
+    /// Returns the layout of the layer's KV cache: its heads, head size and window.
     pub(crate) fn layout(&self) -> &KvLayout {
         &self.layout
     }
 
-    /// Returns the number of f16 values that a K/V cache page holds for one KV head.
+    /// Returns the number of f16 values that a KV cache page holds for one KV head.
     fn head_len(&self) -> usize {
         (self.layout.head_dim + self.padded) * CHUNK
     }
@@ -241,7 +241,7 @@ impl Layer {
         *slot = Some(Arc::new(page));
     }
 
-    /// Returns the prepared K/V cache pages of these chunks (64 positions each), for
+    /// Returns the prepared KV cache pages of these chunks (64 positions each), for
     /// writing: for each head, K `[dimension][64]` and V `[64][padded dimension]`.
     pub(crate) fn pages_mut(
         &mut self,
@@ -259,13 +259,13 @@ impl Layer {
         })
     }
 
-    /// Returns a view of one KV head in the layer's K/V cache.
+    /// Returns a view of one KV head in the layer's KV cache.
     pub(crate) fn head(&self, head: usize) -> HeadView<'_> {
         HeadView { layer: self, head }
     }
 }
 
-/// A view of one KV head in a layer's K/V cache.
+/// A view of one KV head in a layer's KV cache.
 pub(crate) struct HeadView<'a> {
     layer: &'a Layer,
     head: usize,

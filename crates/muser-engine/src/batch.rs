@@ -8,7 +8,7 @@ use muser_ops::{Backend, Choice, Sampler};
 /// The part that one session has in a forward pass over several: its tokens and what it
 /// wants from them.
 pub struct Advance<'a, B: Backend> {
-    /// The session (a token sequence with its K/V cache) to advance.
+    /// The session (a token sequence with its KV cache) to advance.
     pub session: &'a mut Session<B>,
     /// The tokens that the forward pass evaluates at the end of the session's sequence.
     pub tokens: &'a [Token],

@@ -6,7 +6,7 @@
 //!                          └─ Session …
 //! ```
 //!
-//! Code that uses this crate names no tensor and no page of the K/V cache. The crate is
+//! Code that uses this crate names no tensor and no page of the KV cache. The crate is
 //! generic over the [`Backend`] that computes.
 #![forbid(unsafe_code)]
 

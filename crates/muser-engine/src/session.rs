@@ -1,4 +1,4 @@
-//! [`Session`], one sequence of tokens with its K/V cache and the logits after it.
+//! [`Session`], one sequence of tokens with its KV cache and the logits after it.
 
 use crate::{Error, Model, Token};
 use muser_model::{Cache, Step, Want};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Where the prompt is cut changes no bit of the logits.
 const STEP: usize = 512;
 
-/// One sequence of tokens on a shared [`Model`], with its K/V cache and its last
+/// One sequence of tokens on a shared [`Model`], with its KV cache and its last
 /// logits.
 ///
 /// The caller always gives the whole prefix ([`Session::sync`]), and the session reuses
@@ -26,7 +26,7 @@ pub struct Session<B: Backend> {
 }
 
 /// Makes another session with the same tokens and logits. The two sessions share the
-/// K/V cache until one of them writes.
+/// KV cache until one of them writes.
 impl<B: Backend> Clone for Session<B> {
     fn clone(&self) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Brings the session's sequence to exactly these tokens, and evaluates those that
-    /// its K/V cache does not hold.
+    /// its KV cache does not hold.
     ///
     /// Keeps the longest common prefix with its own tokens and cuts off the rest. If a
     /// ring (the cache of a sliding layer, which keeps the last positions only) no
@@ -160,7 +160,7 @@ impl<B: Backend> Session<B> {
         self.cut_back(common.min(tokens.len().saturating_sub(1)))
     }
 
-    /// Returns the bytes that the session holds: K/V cache, logits and tokens,
+    /// Returns the bytes that the session holds: KV cache, logits and tokens,
     /// including what it shares with clones.
     pub fn bytes(&self) -> u64 {
         let rest = size_of_val(&self.logits[..]) + size_of_val(&self.tokens[..]);
@@ -214,7 +214,7 @@ impl<B: Backend> Session<B> {
         Ok(())
     }
 
-    /// Removes all tokens from the session. The memory of its K/V cache is kept.
+    /// Removes all tokens from the session. The memory of its KV cache is kept.
     pub fn clear(&mut self) {
         self.cache.clear();
         self.tokens.clear();
@@ -232,7 +232,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Truncates the session's sequence to `to` tokens and returns the new length: 0 if
-    /// the K/V cache can no longer continue from position `to`. There are no logits
+    /// the KV cache can no longer continue from position `to`. There are no logits
     /// afterwards, unless there was nothing to cut.
     pub fn cut_back(&mut self, to: usize) -> usize {
         if to >= self.tokens.len() {

@@ -160,7 +160,7 @@ pub struct Pass {
     pub weight_bytes: u64,
     /// Bytes of K and V that the forward pass reads, including those that it stored.
     pub kv_read: u64,
-    /// Bytes of K and V that the forward pass stores in the K/V cache.
+    /// Bytes of K and V that the forward pass stores in the KV cache.
     pub kv_written: u64,
     /// Floating-point operations of the forward pass, two for a multiply-add.
     pub flops: u64,
@@ -350,7 +350,7 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes of the K/V cache of one sequence with `positions` stored:
+    /// Returns the bytes of the KV cache of one sequence with `positions` stored:
     /// whole chunks of 64 positions, and for layers with a window a ring with space for
     /// a micro-batch.
     pub fn kv_held(&self, positions: usize) -> u64 {

@@ -1,4 +1,4 @@
-//! Holds the K/V cache of one sequence, [`Cache`], and the activation buffers that a
+//! Holds the KV cache of one sequence, [`Cache`], and the activation buffers that a
 //! forward pass works in, [`Workspace`].
 
 use crate::Spec;
@@ -6,10 +6,10 @@ use muser_ops::{Backend, OpError, attention::CHUNK};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The K/V cache of one sequence: a ring of the last positions on layers with a sliding
+/// The KV cache of one sequence: a ring of the last positions on layers with a sliding
 /// window, growing on the others.
 pub struct Cache<B: Backend> {
-    /// The spec of the model that made this K/V cache; the same `Arc`, so that other
+    /// The spec of the model that made this KV cache; the same `Arc`, so that other
     /// models' caches are refused.
     pub(crate) spec: Arc<Spec>,
     pub(crate) kv: B::Kv,
@@ -17,9 +17,9 @@ pub struct Cache<B: Backend> {
     /// Most rows of a micro-batch, for which rings (caches of the last positions only)
     /// leave space.
     max_batch: usize,
-    /// Number of positions stored in the K/V cache, less those that were truncated.
+    /// Number of positions stored in the KV cache, less those that were truncated.
     pub(crate) len: usize,
-    /// One past the highest position stored since this K/V cache was last empty. It
+    /// One past the highest position stored since this KV cache was last empty. It
     /// says what the rings of layers with a sliding window have overwritten, also after
     /// the sequence was truncated.
     pub(crate) high: usize,
@@ -43,24 +43,24 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Counts positions of the K/V cache as stored though they are not, for a forward
+    /// Counts positions of the KV cache as stored though they are not, for a forward
     /// pass that computes nothing.
     pub(crate) fn pretend(&mut self, positions: usize) {
         self.len = positions.min(self.context);
         self.high = self.len;
     }
 
-    /// Returns the number of positions stored in the K/V cache.
+    /// Returns the number of positions stored in the KV cache.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the K/V cache has no position stored.
+    /// Returns whether the KV cache has no position stored.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the most positions that the K/V cache can store.
+    /// Returns the most positions that the KV cache can store.
     pub fn context(&self) -> usize {
         self.context
     }
@@ -86,13 +86,13 @@ impl<B: Backend> Cache<B> {
         true
     }
 
-    /// Removes all positions from the K/V cache. The memory is kept for the next ones.
+    /// Removes all positions from the KV cache. The memory is kept for the next ones.
     pub fn clear(&mut self) {
         self.len = 0;
         self.high = 0;
     }
 
-    /// Returns whether the K/V cache of every layer still holds the positions before
+    /// Returns whether the KV cache of every layer still holds the positions before
     /// `position` that a token there attends to.
     pub(crate) fn holds(&self, position: usize) -> bool {
         let layout = |i| self.spec.kv_layout(i, self.context, self.max_batch);
@@ -110,7 +110,7 @@ impl<B: Backend> std::fmt::Debug for Cache<B> {
     }
 }
 
-/// Returns the bytes of the K/V cache's chunks (64 positions each) that `stored`
+/// Returns the bytes of the KV cache's chunks (64 positions each) that `stored`
 /// positions take in all layers.
 pub(crate) fn kv_bytes(spec: &Spec, context: usize, max_batch: usize, stored: usize) -> u64 {
     let layer = |i| {
@@ -123,7 +123,7 @@ pub(crate) fn kv_bytes(spec: &Spec, context: usize, max_batch: usize, stored: us
         .fold(0, u64::saturating_add)
 }
 
-/// Clones a K/V cache as another sequence with the same past. The two share K and V
+/// Clones a KV cache as another sequence with the same past. The two share K and V
 /// until one of them writes.
 impl<B: Backend> Clone for Cache<B> {
     fn clone(&self) -> Self {

@@ -103,14 +103,14 @@ pub enum ModelError {
         /// The norm weight that is infinite or a NaN.
         found: f32,
     },
-    /// The call has more tokens than the K/V cache has positions left.
+    /// The call has more tokens than the KV cache has positions left.
     #[error("the context is full: {len} of {context} positions taken, {adding} more asked for")]
     ContextFull {
-        /// Number of positions that the K/V cache stores already.
+        /// Number of positions that the KV cache stores already.
         len: usize,
         /// Number of tokens that the call would append.
         adding: usize,
-        /// Number of positions that the K/V cache can store.
+        /// Number of positions that the KV cache can store.
         context: usize,
     },
     /// A token id of the call is not in the vocabulary.
@@ -140,10 +140,10 @@ pub enum ModelError {
         "the cache no longer holds the window before position {len}: expected it cut back further or cleared"
     )]
     CacheLost {
-        /// Number of positions in the K/V cache.
+        /// Number of positions in the KV cache.
         len: usize,
     },
-    /// The K/V cache given to the forward pass was made by another model.
+    /// The KV cache given to the forward pass was made by another model.
     #[error("cache: expected one made by this model, found another layout")]
     ForeignCache,
     /// The workspace (activation buffers) given to the forward pass was made by another

@@ -42,7 +42,7 @@ use std::sync::Arc;
 /// Which outputs of a forward pass the caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// No output: the tokens are only stored in the K/V cache.
+    /// No output: the tokens are only stored in the KV cache.
     Nothing,
     /// The logits after the last token of the call.
     Last,
@@ -57,7 +57,7 @@ pub enum Want {
 /// A step: the tokens that a forward pass appends to one sequence, and the outputs
 /// wanted.
 pub struct Step<'a, B: Backend> {
-    /// The K/V cache of the sequence.
+    /// The KV cache of the sequence.
     pub cache: &'a mut Cache<B>,
     /// The tokens to append to the sequence.
     pub tokens: &'a [u32],

@@ -1,5 +1,5 @@
 //! Describes, loads and runs models: a spec read from a GGUF file's metadata, checked
-//! binding of weights, the one forward pass, the K/V cache and the byte budget.
+//! binding of weights, the one forward pass, the KV cache and the byte budget.
 //!
 //! [`Spec`] describes the model of a file, whatever its architecture.
 //! [`Transformer::load`] checks the tensors against it and binds them to a backend.

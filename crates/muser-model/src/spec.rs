@@ -432,7 +432,7 @@ impl Spec {
         self.layers.iter().filter_map(|l| l.attn.window).max()
     }
 
-    /// Returns the layout of a layer's K/V cache, for a sequence of `context` positions
+    /// Returns the layout of a layer's KV cache, for a sequence of `context` positions
     /// that is stored in micro-batches of at most `max_batch` rows.
     ///
     /// # Panics

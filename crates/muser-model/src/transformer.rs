@@ -202,7 +202,7 @@ impl<B: Backend> Transformer<B> {
         self.tensors().iter().map(count).sum()
     }
 
-    /// Makes an empty K/V cache for one sequence of up to `context` positions, at least
+    /// Makes an empty KV cache for one sequence of up to `context` positions, at least
     /// one. `context` may exceed [`Spec::context`], the positions that the model was
     /// trained on.
     pub fn cache(&self, context: usize) -> Cache<B> {

@@ -1,4 +1,4 @@
-//! Attention over an f16 K/V cache, in the strict lane (muser's own arithmetic), by
+//! Attention over an f16 KV cache, in the strict lane (muser's own arithmetic), by
 //! chunks of 64 positions.
 //!
 //! K and V are rounded to f16 when they are stored, and converted back exactly.
@@ -27,7 +27,7 @@
 use crate::math;
 use muser_quant::f16;
 
-/// The number of positions of the K/V cache in one chunk, the part over which attention
+/// The number of positions of the KV cache in one chunk, the part over which attention
 /// takes one softmax.
 pub const CHUNK: usize = 64;
 
@@ -56,25 +56,25 @@ impl Attention {
     }
 }
 
-/// The shape of one layer's K/V cache, and the positions that it must hold.
+/// The shape of one layer's KV cache, and the positions that it must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// The number of KV heads in this layer of the cache.
     pub kv_heads: usize,
-    /// The number of values in one head of the K/V cache.
+    /// The number of values in one head of the KV cache.
     pub head_dim: usize,
-    /// The window of a sliding layer, in positions; its K/V cache is a ring. `None` for
+    /// The window of a sliding layer, in positions; its KV cache is a ring. `None` for
     /// a layer whose cache keeps every position.
     pub window: Option<usize>,
     /// The number of positions in the whole context, the most that a sequence can have.
     pub context: usize,
-    /// The largest number of positions that are stored in the K/V cache before attention
+    /// The largest number of positions that are stored in the KV cache before attention
     /// reads any of them.
     pub max_batch: usize,
 }
 
 impl KvLayout {
-    /// Returns the number of chunks (of 64 positions) that the K/V cache holds at once.
+    /// Returns the number of chunks (of 64 positions) that the KV cache holds at once.
     /// A ring has room for the window of a batch's first row, for the batch, and for a
     /// partial chunk at either end, but for no more than the whole context.
     pub fn chunks(&self) -> usize {
@@ -85,13 +85,13 @@ impl KvLayout {
         }
     }
 
-    /// Returns the number of bytes in one chunk (64 positions) of the K/V cache: K and V
+    /// Returns the number of bytes in one chunk (64 positions) of the KV cache: K and V
     /// in f16.
     pub fn chunk_bytes(&self) -> usize {
         2 * CHUNK * self.kv_heads * self.head_dim * size_of::<u16>()
     }
 
-    /// Returns whether a K/V cache into which the positions below `stored_end` have been
+    /// Returns whether a KV cache into which the positions below `stored_end` have been
     /// written still holds every earlier position that is visible to `position`. A ring
     /// may have overwritten some.
     pub fn holds(&self, position: usize, stored_end: usize) -> bool {

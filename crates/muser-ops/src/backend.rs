@@ -117,12 +117,12 @@ pub trait Backend: Send + Sync + 'static {
     type Vector: Send + Sync;
     /// A rotary position encoding, prepared for this backend.
     type Rope: Send + Sync;
-    /// The K/V cache of one sequence: K and V of all layers. A clone is another sequence
+    /// The KV cache of one sequence: K and V of all layers. A clone is another sequence
     /// with the same past; later writes to one of them do not change the other. Cloning
     /// should be cheap: a backend shares pages until one of their owners writes.
     type Kv: Send + Clone;
     /// A batch: its plan (tokens, positions, kept rows) in the backend's own form, with
-    /// exclusive use of the K/V caches of its sequences.
+    /// exclusive use of the KV caches of its sequences.
     type Batch<'kv>;
 
     /// Returns a description of the backend: its name, arithmetic, instruction set and
@@ -228,12 +228,12 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes the empty K/V cache of one sequence, from the layout of each layer; all
+    /// Makes the empty KV cache of one sequence, from the layout of each layer; all
     /// have the same context. It takes no pages of memory before a batch needs them.
     fn kv(&self, layers: &[KvLayout]) -> Self::Kv;
 
     /// Prepares a batch for a forward pass: uploads the plan, and takes the pages that
-    /// its rows need in the K/V cache of each sequence. `kv` has one cache for each run
+    /// its rows need in the KV cache of each sequence. `kv` has one cache for each run
     /// (one sequence's rows) of the plan.
     ///
     /// # Errors

@@ -73,12 +73,12 @@ pub enum OpError {
         /// The number of rows in the embedding table: the size of the vocabulary.
         vocab: usize,
     },
-    /// The K/V cache cannot hold a position, or no longer holds it.
+    /// The KV cache cannot hold a position, or no longer holds it.
     #[error("attention: position {position} is outside the cache's {context}")]
     Position {
-        /// The position of a token in its sequence that the K/V cache does not hold.
+        /// The position of a token in its sequence that the KV cache does not hold.
         position: usize,
-        /// The number of positions that the K/V cache can hold, or holds where one is
+        /// The number of positions that the KV cache can hold, or holds where one is
         /// missing.
         context: usize,
     },

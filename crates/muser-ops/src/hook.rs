@@ -31,7 +31,7 @@ pub trait Hook<B: Backend>: Send + Sync + 'static {
         let _ = stage;
     }
 
-    /// Is called before [`Backend::kv`] of the backend inside, which makes the K/V cache
+    /// Is called before [`Backend::kv`] of the backend inside, which makes the KV cache
     /// of a sequence.
     fn kv(&self, layers: &[KvLayout]) {
         let _ = layers;

@@ -2,7 +2,7 @@
 //! functions that define each operation's bits), one row at a time.
 //!
 //! Whole models run on the oracle, slowly, and every other backend is compared with it.
-//! Its K/V cache keeps every position, so that a backend whose ring overwrites a
+//! Its KV cache keeps every position, so that a backend whose ring overwrites a
 //! position too early is found.
 
 use crate::{
@@ -41,7 +41,7 @@ impl Buffer {
     }
 }
 
-/// One layer of the oracle backend's K/V cache: the f16 bits of K and V at every
+/// One layer of the oracle backend's KV cache: the f16 bits of K and V at every
 /// position.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
@@ -66,11 +66,11 @@ impl Positions {
     }
 }
 
-/// The oracle backend's K/V cache of one sequence.
+/// The oracle backend's KV cache of one sequence.
 #[derive(Clone, Debug)]
 pub struct Kv {
     layers: Vec<Positions>,
-    /// One past the highest position that a batch has stored in this K/V cache.
+    /// One past the highest position that a batch has stored in this KV cache.
     end: usize,
 }
 
@@ -90,7 +90,7 @@ impl Batch<'_> {
     }
 
     /// Stores the batch's rows of K and V, rounded to f16, in layer `layer` of their
-    /// sequences' K/V caches.
+    /// sequences' KV caches.
     pub(crate) fn store(&mut self, layer: usize, k: &Buffer, v: &Buffer) -> Result<(), OpError> {
         for span in self.plan.spans(Subset::All) {
             let kv = &mut self.kv[span.sequence];
@@ -113,7 +113,7 @@ impl Batch<'_> {
     }
 
     /// Checks the operands of attention. Returns the spans (each sequence's rows) of the
-    /// subset, each with the layer of its sequence's K/V cache.
+    /// subset, each with the layer of its sequence's KV cache.
     pub(crate) fn attended(
         &self,
         layer: usize,
@@ -139,7 +139,7 @@ impl Batch<'_> {
     }
 }
 
-/// Makes the error for a layer that the K/V cache does not have.
+/// Makes the error for a layer that the KV cache does not have.
 fn no_layer(layer: usize, layers: usize) -> OpError {
     OpError::Shape {
         op: "attention",
@@ -149,7 +149,7 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// Makes an empty K/V cache of these layers for the oracle backend.
+/// Makes an empty KV cache of these layers for the oracle backend.
 pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     let empty = |&layout: &KvLayout| Positions {
         layout,
@@ -162,7 +162,7 @@ pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     }
 }
 
-/// Makes a batch of the oracle backend, after checking that the K/V caches have room for
+/// Makes a batch of the oracle backend, after checking that the KV caches have room for
 /// its rows.
 pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
     OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
@@ -176,7 +176,7 @@ pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'
     Ok(Batch { plan, kv })
 }
 
-/// Checks that a K/V cache of these layers has room for a run (one sequence's rows of a
+/// Checks that a KV cache of these layers has room for a run (one sequence's rows of a
 /// batch). `end` is one past the highest position stored.
 ///
 /// # Errors

@@ -30,7 +30,7 @@ pub enum Subset {
 /// are read.
 ///
 /// In a plan, the rows of a sequence follow each other. Run `i` describes the sequence
-/// of the i-th K/V cache that [`Backend::batch`](crate::Backend::batch) is given.
+/// of the i-th KV cache that [`Backend::batch`](crate::Backend::batch) is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     tokens: Vec<u32>,

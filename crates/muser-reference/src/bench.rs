@@ -2,7 +2,7 @@
 //! own forward calls.
 //!
 //! It holds one model and one llama.cpp context, set up as llama.cpp's tools do: a
-//! thread pool of its own, a ring buffer as the K/V cache of sliding-window layers
+//! thread pool of its own, a ring buffer as the KV cache of sliding-window layers
 //! unless `--swa-full`. The pool is paused between requests, so that the cores are free
 //! for other measurements.
 
@@ -70,7 +70,7 @@ enum Request {
     Calls(Calls),
 }
 
-/// A request that sets the tokens that later calls process, and clears the K/V cache.
+/// A request that sets the tokens that later calls process, and clears the KV cache.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tokens {
@@ -84,7 +84,7 @@ struct Tokens {
 struct Calls {
     /// Number of tokens in each call of `llama_decode`.
     width: usize,
-    /// Number of positions in the K/V cache before the first call.
+    /// Number of positions in the KV cache before the first call.
     depth: usize,
     /// Number of successive `llama_decode` calls, each timed.
     calls: usize,
@@ -181,7 +181,7 @@ struct Bench {
     context: usize,
     batch: usize,
     tokens: Vec<i32>,
-    /// Number of positions stored in the K/V cache.
+    /// Number of positions stored in the KV cache.
     len: usize,
 }
 
@@ -328,7 +328,7 @@ impl Bench {
         self.len = 0;
     }
 
-    /// Brings llama.cpp's K/V cache to the first `depth` tokens: truncates it or stores
+    /// Brings llama.cpp's KV cache to the first `depth` tokens: truncates it or stores
     /// more. Starts again from the first token if the ring buffer of a sliding-window
     /// layer no longer holds what position `depth` sees.
     fn go_to(&mut self, depth: usize) -> Result<(), String> {

@@ -43,7 +43,7 @@ struct Request {
     /// Whether llama.cpp may repack weights (interleave their rows) when it loads the
     /// model.
     repack: Option<bool>,
-    /// Whether sliding-window layers keep every position in the K/V cache instead of a
+    /// Whether sliding-window layers keep every position in the KV cache instead of a
     /// ring buffer.
     swa_full: Option<bool>,
     /// Which intermediate results of the model to copy to files.

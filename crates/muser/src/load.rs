@@ -42,7 +42,7 @@ pub(crate) fn model(common: &Common) -> anyhow::Result<Loaded> {
     })
 }
 
-/// Starts a session (one token sequence with its K/V cache) over a model, for at most
+/// Starts a session (one token sequence with its KV cache) over a model, for at most
 /// `context` positions; `None` for the model's own number.
 pub(crate) fn session(
     model: &Arc<Model<Device>>,

@@ -16,7 +16,7 @@
 //! positions before it are stored once, untimed, and the cache is cut back to them. No
 //! token is sampled on either side. llama.cpp runs as its tools do: weights repacked,
 //! flash attention where it chooses, a thread pool that lives on between calls, a ring
-//! buffer as the K/V cache of the sliding-window layers unless `--swa-full`.
+//! buffer as the KV cache of the sliding-window layers unless `--swa-full`.
 //!
 //! *What is refused.* No answer is timed before it is proved: the strict lane's logits
 //! must not depend on the width, the pinned lane's must be llama.cpp's (where
@@ -126,7 +126,7 @@ struct Comparison<'a> {
     model: &'a Path,
     gguf: &'a Gguf,
     budget: &'a Budget,
-    /// Number of positions in the K/V cache that the timed calls need.
+    /// Number of positions in the KV cache that the timed calls need.
     positions: usize,
 }
 

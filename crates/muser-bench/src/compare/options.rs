@@ -169,7 +169,7 @@ impl Options {
         points
     }
 
-    /// Returns the number of positions in the K/V cache that the timed calls need,
+    /// Returns the number of positions in the KV cache that the timed calls need,
     /// within the context of the model.
     ///
     /// # Errors

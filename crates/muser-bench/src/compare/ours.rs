@@ -146,7 +146,7 @@ impl Rig {
         done.map_err(|e| e.to_string())
     }
 
-    /// Brings the K/V cache to the first `depth` tokens: truncates it or stores more.
+    /// Brings the KV cache to the first `depth` tokens: truncates it or stores more.
     /// Starts again from the first token if the ring buffer of a sliding-window layer
     /// no longer holds what position `depth` sees.
     fn go_to(&mut self, tokens: &[u32], depth: usize) -> Result<(), String> {

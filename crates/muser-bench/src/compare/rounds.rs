@@ -127,7 +127,7 @@ pub(super) struct Rounds<'a> {
     pub(super) budget: &'a Budget,
     pub(super) rounds: usize,
     pub(super) sample: f64,
-    /// Number of positions for which the K/V caches of llama.cpp and of muser have
+    /// Number of positions for which the KV caches of llama.cpp and of muser have
     /// room.
     pub(super) room: usize,
     pub(super) swa_full: bool,

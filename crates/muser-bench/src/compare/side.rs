@@ -27,7 +27,7 @@ pub(super) struct Answer {
 /// One side of the comparison of speed, which runs and times chains of calls: llama.cpp
 /// or a lane (arithmetic) of muser.
 pub(super) trait Side {
-    /// Brings the K/V cache to the depth of the chain, untimed, then runs and times its
+    /// Brings the KV cache to the depth of the chain, untimed, then runs and times its
     /// calls.
     fn run(&mut self, chain: &Chain) -> Result<Answer, String>;
 }

@@ -1,5 +1,5 @@
 //! Test cases that compare attention with llama.cpp's, in every form of its kernels,
-//! and the K/V cache that it reads.
+//! and the KV cache that it reads.
 
 use super::inputs::{Kind, Rng};
 use super::question::{Activations, Case, Question};
@@ -211,7 +211,7 @@ impl Look {
     }
 }
 
-/// Runs the test cases of the K/V cache, which is read back through attention.
+/// Runs the test cases of the KV cache, which is read back through attention.
 ///
 /// *Values*: with a sliding window of 1, attention returns the row's own V as f16,
 /// exactly. *Keys*: the row at position p sees p and p - 1, whose V are 0 and 1, and

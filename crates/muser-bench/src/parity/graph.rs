@@ -214,7 +214,7 @@ fn attention<'a>(
 }
 
 /// Builds the causal attention mask as f16, `[rows, slots]`: zero where a row sees a
-/// slot of the K/V cache, minus infinity elsewhere.
+/// slot of the KV cache, minus infinity elsewhere.
 fn mask(desc: &Attention, first: usize, rows: usize, slots: usize) -> Vec<u8> {
     let mut mask = Vec::with_capacity(2 * rows * slots);
     for p in first..first + rows {

@@ -204,7 +204,7 @@ fn in_place<B: Backend>(
 }
 
 /// Computes attention as a forward pass does: stores the K and V of earlier positions
-/// in the K/V cache in micro-batches, then those of the call, and returns the attention
+/// in the KV cache in micro-batches, then those of the call, and returns the attention
 /// of the call's rows.
 fn attention<B: Backend>(
     b: &B,

@@ -83,7 +83,7 @@ pub(super) enum Question<'a> {
         first: usize,
     },
     /// Attention of the query rows `q`, which belong to the last rows of the keys `k`
-    /// and the values `v`. Storing all of `k` and `v` in the K/V cache is part of the
+    /// and the values `v`. Storing all of `k` and `v` in the KV cache is part of the
     /// operation that is compared.
     Attention {
         desc: Attention,

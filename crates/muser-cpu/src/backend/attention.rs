@@ -32,13 +32,13 @@ struct Store<'a> {
     k: &'a mut [u16],
     v: &'a mut [u16],
     head: usize,
-    /// The batch's rows whose K and V are stored in this page of the K/V cache.
+    /// The batch's rows whose K and V are stored in this page of the KV cache.
     rows: Range<usize>,
-    /// The place (0 to 63) of the first row in the page of the K/V cache.
+    /// The place (0 to 63) of the first row in the page of the KV cache.
     slot: usize,
 }
 
-/// A query row of attention: its position, and the K/V cache pages of its sequence.
+/// A query row of attention: its position, and the KV cache pages of its sequence.
 struct Query<'a> {
     p: usize,
     kv: &'a Layer,
@@ -69,7 +69,7 @@ fn queries<'a>(
 }
 
 impl Cpu {
-    /// Stores the batch's rows of K and V in the K/V cache pages of a layer.
+    /// Stores the batch's rows of K and V in the KV cache pages of a layer.
     pub(super) fn store(
         &self,
         batch: &mut Batch<'_>,

@@ -1,7 +1,7 @@
 //! The strict lane's attention (muser's own arithmetic) of all query heads that share one
 //! KV head, for one position.
 //!
-//! Contract: [`muser_ops::attention`]. The K/V cache is read by chunks of 64 positions.
+//! Contract: [`muser_ops::attention`]. The KV cache is read by chunks of 64 positions.
 //! Each value of K or V is converted from f16 once for all heads of a block (in the 30B
 //! model, 16 query heads share a KV head).
 //!
@@ -30,7 +30,7 @@
 use muser_levels::levels;
 use std::ops::Range;
 
-/// A span of chunks (64 positions of the K/V cache each) in the context of one query.
+/// A span of chunks (64 positions of the KV cache each) in the context of one query.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkSpan {
     /// The position of the query in its sequence.

@@ -1,4 +1,4 @@
-//! Stores K and V of one position in the K/V cache as f16.
+//! Stores K and V of one position in the KV cache as f16.
 //!
 //! Values are rounded to nearest, ties to even. Within a chunk of 64 positions, K is
 //! transposed, `[dimension][position]`, so that attention computes the scores of many
@@ -14,7 +14,7 @@ pub(crate) mod kernels {
     use crate::simd::level as v;
     use muser_ops::attention::CHUNK;
 
-    /// Stores one head's K and V in the K/V cache, at place `slot` of a chunk (64
+    /// Stores one head's K and V in the KV cache, at place `slot` of a chunk (64
     /// positions): K transposed, as entry `slot` of every dimension of `k_chunk`, and V
     /// in `v_row`.
     pub(crate) fn kv_store(

@@ -173,7 +173,7 @@ table! {
     /// Applies rotary position encoding to each head of a row, in the pinned lane
     /// (llama.cpp's arithmetic).
     "rope/pinned" rope_pinned = rope::level::rope_pinned (x: &mut [f32], cos: &[f32], sin: &[f32]);
-    /// Stores K and V of one head at one position in the K/V cache.
+    /// Stores K and V of one head at one position in the KV cache.
     "kv_store" kv_store = kv_store::level::kv_store
         (k: &[f32], v: &[f32], slot: usize, k_chunk: &mut [u16], v_row: &mut [u16]);
     /// Computes attention, at one position, of the query heads that share one KV head.

@@ -25,7 +25,7 @@
 //!     result o_d · (1 / S)
 //! ```
 //!
-//! A tile of slots of the K/V cache that is masked for a whole tile of queries is
+//! A tile of slots of the KV cache that is masked for a whole tile of queries is
 //! skipped. The number of threads decides which rows share a tile of queries, but this
 //! can only change the sign of a zero. Slots past `end` hold zeros, as in a new cache.
 
@@ -34,7 +34,7 @@ use crate::{Attention, Profile};
 use muser_quant::{DType, f16};
 use std::ops::Range;
 
-/// The number of K/V cache slots in a tile of llama.cpp's attention, and the largest
+/// The number of KV cache slots in a tile of llama.cpp's attention, and the largest
 /// number of queries in one.
 pub const TILE: usize = 64;
 
@@ -42,7 +42,7 @@ pub const TILE: usize = 64;
 /// tiles.
 pub const TILED_FROM: usize = 64;
 
-/// Returns the number of slots of the K/V cache that llama.cpp's attention visits in a
+/// Returns the number of slots of the KV cache that llama.cpp's attention visits in a
 /// call ending at position `end`.
 pub fn slots(end: usize) -> usize {
     end.next_multiple_of(256).max(256)
@@ -53,13 +53,13 @@ pub fn slots(end: usize) -> usize {
 pub enum Form {
     /// The form of attention that takes one query at a time.
     Single,
-    /// The form of attention for one query whose K/V cache slots are cut into a part for
+    /// The form of attention for one query whose KV cache slots are cut into a part for
     /// each thread.
     Split {
-        /// The number of K/V cache slots in the part of one thread.
+        /// The number of KV cache slots in the part of one thread.
         part: usize,
     },
-    /// The form of attention that takes tiles of queries and of K/V cache slots.
+    /// The form of attention that takes tiles of queries and of KV cache slots.
     Tiled,
 }
 
@@ -107,7 +107,7 @@ struct Running {
     a: Vec<f32>,
 }
 
-/// Computes llama.cpp's running softmax of one query over the K/V cache slots `range`,
+/// Computes llama.cpp's running softmax of one query over the KV cache slots `range`,
 /// all of them visible.
 fn run<'a>(
     (profile, scale): (Profile, f32),

@@ -9,7 +9,7 @@
 //! There are two profiles. They differ in the vector width, which decides the order of
 //! float sums, and in the last steps of the exponential. The two lanes (muser's own
 //! arithmetic, and llama.cpp's) share the embedding, the quantised activations
-//! ([`crate::project::quantize`]) and the f16 K/V cache, which are not repeated here.
+//! ([`crate::project::quantize`]) and the f16 KV cache, which are not repeated here.
 //! Values that are not finite are not covered.
 //!
 //! GCC's contraction is part of the arithmetic: a multiply and an add that are separate

@@ -16,7 +16,7 @@ use std::ops::Range;
 pub struct Oracle {
     /// The reference profile (the build of llama.cpp) whose bits the backend computes.
     pub profile: Profile,
-    /// The number of threads that llama.cpp would use. From 512 slots of the K/V cache
+    /// The number of threads that llama.cpp would use. From 512 slots of the KV cache
     /// on, it cuts the slots of a single query into as many parts.
     pub threads: usize,
 }

@@ -1,7 +1,7 @@
 //! The prefix cache: finds states of earlier prompts by the longest common prefix of
 //! their tokens. It is a radix tree over token ids whose nodes may hold a snapshot.
 //!
-//! A snapshot is a session, with its K/V cache; a clone of it shares its storage. It
+//! A snapshot is a session, with its KV cache; a clone of it shares its storage. It
 //! serves every prompt that begins with its tokens. It also serves prompts that begin
 //! with some of them, if its sliding layers still hold the window before the cut. It was
 //! computed by the same arithmetic, so using it moves no bit.

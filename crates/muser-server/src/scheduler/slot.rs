@@ -34,7 +34,7 @@ pub(super) struct Unit<B: Backend> {
 /// The state of a choice that has begun to generate its answer and has no slot at
 /// present.
 pub(super) struct Parked<B: Backend> {
-    /// The choice's session with its K/V cache; `None` if its tokens have to be evaluated
+    /// The choice's session with its KV cache; `None` if its tokens have to be evaluated
     /// anew.
     pub(super) session: Option<Session<B>>,
     /// The tokens of the prompt and of the answer so far, if they have to be evaluated
@@ -98,7 +98,7 @@ impl<B: Backend> Unit<B> {
         self.job.has_room().then_some(served)
     }
 
-    /// Whether a choice without a slot keeps its session, and with it the K/V cache,
+    /// Whether a choice without a slot keeps its session, and with it the KV cache,
     /// while it waits.
     pub(super) fn keeps_session(&self) -> bool {
         self.parked.as_ref().is_some_and(|p| p.session.is_some())

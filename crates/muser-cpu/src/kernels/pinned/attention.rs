@@ -403,7 +403,7 @@ pub(crate) mod kernels {
         }
     }
 
-    /// One chunk (64 places of the K/V cache), of which the first `filled` hold positions
+    /// One chunk (64 places of the KV cache), of which the first `filled` hold positions
     /// up to the end of the forward pass. The others count as zeros.
     struct Slots<'a> {
         k: &'a [u16],

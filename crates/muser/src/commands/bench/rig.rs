@@ -17,7 +17,7 @@ pub(super) struct RowHashes {
     pub(super) each: Vec<String>,
 }
 
-/// A model and a token sequence, of which the first `depth` tokens are in the K/V cache
+/// A model and a token sequence, of which the first `depth` tokens are in the KV cache
 /// whenever no call is running.
 pub(super) struct Rig<'a, B: Backend> {
     model: &'a Transformer<B>,
@@ -27,7 +27,7 @@ pub(super) struct Rig<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Rig<'a, B> {
-    /// Makes a rig over a token sequence with an empty K/V cache: at depth 0.
+    /// Makes a rig over a token sequence with an empty KV cache: at depth 0.
     pub(super) fn new(model: &'a Transformer<B>, ids: &'a [Token]) -> Self {
         Self {
             model,
@@ -37,7 +37,7 @@ impl<'a, B: Backend> Rig<'a, B> {
         }
     }
 
-    /// Moves to a depth: computes tokens until the K/V cache holds the first `depth`, or cuts
+    /// Moves to a depth: computes tokens until the KV cache holds the first `depth`, or cuts
     /// the cache back to them.
     pub(super) fn go_to(&mut self, depth: usize) -> Result<(), ModelError> {
         self.depth = depth;
