@@ -3,19 +3,6 @@
 use crate::Token;
 use muser_ops::ChoiceError;
 
-impl Error {
-    /// Returns whether memory for buffers or K/V pages ran out. What asked for it can be
-    /// asked again when other sessions have ended.
-    pub fn is_memory(&self) -> bool {
-        matches!(
-            self,
-            Self::Model(muser_model::ModelError::Op(
-                muser_ops::OpError::Memory { .. }
-            ))
-        )
-    }
-}
-
 /// A refusal: the thing, what was expected, what was found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -105,6 +92,19 @@ pub enum Error {
     /// out every one.
     #[error("logit_bias: expected to leave a token to sample, found all ruled out")]
     NothingToSample,
+}
+
+impl Error {
+    /// Returns whether memory for buffers or for pages of the KV cache ran out. The same
+    /// call may succeed when other sessions have ended.
+    pub fn is_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Model(muser_model::ModelError::Op(
+                muser_ops::OpError::Memory { .. }
+            ))
+        )
+    }
 }
 
 impl From<ChoiceError> for Error {
