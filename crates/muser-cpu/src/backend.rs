@@ -90,15 +90,16 @@ pub struct Cpu {
     table: KernelTable,
     lane: Lane,
     threads: usize,
-    /// Counts the bytes in the pages of all sequences' KV caches, and limits them.
+    /// The pool of all sequences' KV cache pages: counts their bytes, and limits them.
     pool: Arc<Pool>,
     /// The thread team and the memory for intermediate values. The lock lets one
     /// operation at a time use the threads.
     shared: Mutex<Shared>,
 }
 
-/// The batch of one forward pass on the CPU: a plan (tokens, positions, sequences), and
-/// its sequences' KV caches with the pages prepared that it will write.
+/// A batch: the tokens of one forward pass with their positions and sequences, and the
+/// KV caches of these sequences, in which the pages to be written are already
+/// allocated.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -113,18 +114,20 @@ struct Shared {
 /// Memory for the intermediate values of an operation, overwritten by the next one.
 #[derive(Default)]
 struct Operands {
-    /// Activations of a matrix product, quantised in blocks of 256.
+    /// The activations (input) of the current matrix product, quantised in blocks of
+    /// 256.
     quantized: Vec<Block>,
-    /// Activations of a matrix product, quantised in groups of 32.
+    /// The activations (input) of the current matrix product, quantised in groups of
+    /// 32.
     groups: Vec<Groups>,
-    /// Activations of a matrix product with float weights, rounded to F16, and rounded to
-    /// BF16.
+    /// The activations (input) of the current matrix product with float weights: one
+    /// copy rounded to F16, and one to BF16.
     rounded: [Vec<f32>; 2],
-    /// The results, by head and row, of attention in tiles of queries, in the pinned lane
-    /// (llama.cpp's arithmetic).
+    /// The results of attention in tiles of queries in the pinned lane (llama.cpp's
+    /// arithmetic), ordered by head, then by row.
     by_head: Vec<f32>,
-    /// The partial results, by row, KV head and chunk (64 cached positions), of attention
-    /// cut by chunks, in the strict lane (muser's own arithmetic).
+    /// The partial results of attention cut by chunks (64 cached positions) in the
+    /// strict lane (muser's own arithmetic), ordered by row, KV head and chunk.
     parts: Vec<f32>,
 }
 
@@ -196,8 +199,8 @@ impl Cpu {
         })
     }
 
-    /// Returns the CPU backend with calls of its kernels being counted. For tests: each
-    /// count takes a lock.
+    /// Makes the CPU backend count the calls of its kernels, and returns it. For tests:
+    /// each count takes a lock.
     pub fn counting(mut self) -> Self {
         self.table.count_calls();
         self
@@ -232,10 +235,11 @@ impl Cpu {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of rows of a weight matrix in one task: about [`TASK_BYTES`] of
-    /// weights, but at most a quarter of a thread's fair share, rounded up to whole
-    /// blocks of rows. A block is 32 rows, the most that a kernel computes side by side.
-    /// With one input it is 16: no kernel uses 32 there, and longer tasks are 2 % slower.
+    /// Returns the number of rows of a weight matrix that one task multiplies: about
+    /// [`TASK_BYTES`] of weights, but at most a quarter of a thread's fair share,
+    /// rounded up to whole blocks. A block is 32 rows, the most that a kernel computes
+    /// side by side. For a single input vector, a block is 16 rows: no kernel uses 32
+    /// there, and longer tasks are 2 % slower.
     fn tile_rows(&self, w: &Weight, inputs: usize) -> usize {
         let by_bytes = TASK_BYTES / w.row_bytes();
         let fair = w.rows().div_ceil(4 * self.threads);
@@ -244,8 +248,8 @@ impl Cpu {
     }
 }
 
-/// Returns the first `rows` rows of both operands of an elementwise operation; their
-/// widths must be equal.
+/// Returns the first `rows` rows of both operands of an elementwise operation, after a
+/// check that their widths are equal.
 fn pairs<'a>(
     op: &'static str,
     rows: usize,

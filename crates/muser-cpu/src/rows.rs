@@ -30,8 +30,8 @@ impl<'a, T> Parts<'a, T> {
     }
 }
 
-/// Calls `f(i, chunk i)` for the chunks of `chunk` values in `data`, shared among the
-/// team's threads. The last chunk may be shorter.
+/// Cuts `data` into chunks of `chunk` values and calls `f(i, chunk i)` for each, shared
+/// among the team's threads. The last chunk may be shorter.
 pub(crate) fn for_chunks<T: Send>(
     team: &mut Team,
     data: &mut [T],
@@ -51,8 +51,9 @@ pub(crate) fn for_chunks<T: Send>(
     });
 }
 
-/// Calls `f(i, part i)` for consecutive parts of `data`, part i ending at `ends[i]`,
-/// shared among the team's threads. Values after the last end are not touched.
+/// Cuts `data` into consecutive parts, part i ending at `ends[i]`, and calls `f(i, part
+/// i)` for each, shared among the team's threads. Values after the last end are not
+/// touched.
 ///
 /// # Panics
 /// If the ends do not ascend, or the last one is past the data.

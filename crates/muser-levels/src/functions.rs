@@ -118,8 +118,8 @@ fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
     all
 }
 
-/// Removes `#[only(…)]` from an item of a module. Returns `None` if it does not list the
-/// instruction-set level.
+/// Removes the attribute `#[only(…)]` from an item of a module. Returns `None` if the
+/// attribute is there and does not list the instruction-set level.
 fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, Problem> {
     let mut out = Vec::with_capacity(item.len());
     let mut tokens = item.into_iter().peekable();

@@ -19,15 +19,16 @@ use std::ops::Range;
 /// into several tasks. For fewer chunks, giving the threads a second set of tasks, which
 /// merges the chunks, would cost more than the cut gains.
 const CUT_FROM: usize = 8;
-/// The number of attention tasks for each thread when a context is cut. With several, the
-/// others wait only for a fraction of the work of a thread that has fallen behind.
+/// The number of attention tasks for each thread when a long context is cut into tasks.
+/// With several short tasks, the other threads wait less for one that has fallen
+/// behind.
 const TASKS: usize = 4;
 /// The number of values of K below which the calling thread alone stores them in the
 /// cache: giving tasks to the team would cost more.
 const STORE_ALONE: usize = 16 << 10;
 
-/// The rows of K and V of one KV head that are stored in one page (64 positions) of the
-/// cache.
+/// The rows of K and V of one KV head that a batch stores in one page (64 positions) of
+/// the KV cache.
 struct Store<'a> {
     k: &'a mut [u16],
     v: &'a mut [u16],
@@ -52,8 +53,8 @@ impl Query<'_> {
     }
 }
 
-/// Returns the query rows of a subset of the batch, in order, with their sequences' K/V
-/// pages of a layer.
+/// Returns the query rows of a subset of the batch, in order, each with the KV cache
+/// pages of its sequence in one layer.
 fn queries<'a>(
     batch: &'a Batch<'_>,
     layer: usize,

@@ -131,8 +131,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Multiplies a head by its RMS norm's factor r and by the weights w: `x = (x · r) ·
-    /// w`.
+    /// Multiplies one head of a row by the factor r of its RMS norm and by the weights
+    /// w: `x = (x · r) · w`.
     #[inline]
     fn scaled_head(head: &mut [f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);

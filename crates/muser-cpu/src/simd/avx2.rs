@@ -333,8 +333,9 @@ pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
         bits(blocks[0]) | bits(blocks[1]) << 16 | bits(blocks[2]) << 32 | bits(blocks[3]) << 48;
     _mm_cvtph_ps(_mm_cvtsi64_si128(all))
 }
-/// Adds the integer sums of a superblock to the running f32 sums of four rows: `f32(sum)
-/// · (factor · y) + acc`, the final sum rounded once. y: the activations' scale.
+/// Adds the integer sums of a superblock to the running f32 sums of four rows:
+/// `f32(sum) · (factor · y) + acc`, the final sum rounded once. factor: the
+/// superblock's f32 factor; y: the activations' scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
@@ -384,9 +385,9 @@ pub(crate) fn scales_of(x: &[Block]) -> __m128 {
     _mm_setr_ps(x[0].d, x[last.min(1)].d, x[last.min(2)].d, x[last].d)
 }
 /// Adds the integer sums of up to four superblocks of one row to its running f32 sums,
-/// one after the other: `f32(sum) · (factor · y) + acc`. The two running sums, of scaled
-/// products and of minima, are the first two elements of `chains`. y: the activations'
-/// scale.
+/// one after the other: `f32(sum) · (factor · y) + acc`. The two running sums, of
+/// scaled products and of minima, are the first two elements of `chains`. factor: the
+/// superblock's f32 factor; y: the activations' scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn links(

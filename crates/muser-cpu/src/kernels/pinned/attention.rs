@@ -357,7 +357,7 @@ pub(crate) mod kernels {
     }
 
     /// Computes attention of a tile of queries for a profile (build of llama.cpp) of
-    /// vector width `L`; `WIDE` if that is 16.
+    /// vector width `L`. `WIDE` says that the width is 16.
     fn tile<const L: usize, const WIDE: bool>(
         desc: &Attention,
         queries: &Queries<'_>,

@@ -17,8 +17,8 @@
 use muser_levels::levels;
 use muser_ops::Profile;
 
-/// The order in which llama.cpp adds the products of float weights: that of a build (its
-/// vector width), of `vec_dot` or tinyBLAS.
+/// The order in which llama.cpp adds the products of float weights: it depends on the
+/// vector width of the build, and on the routine, `vec_dot` or tinyBLAS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) profile: Profile,

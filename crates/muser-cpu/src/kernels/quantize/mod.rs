@@ -47,9 +47,9 @@ impl Block {
         }
     }
 
-    /// Returns a block of zero codes if the 256 activations are all 0 or too small, or
-    /// one is not finite, and `None` if they have to be quantised. `max_bits` are the f32
-    /// bits of the largest magnitude.
+    /// Returns `None` if the 256 activations have to be quantised. Returns a block of
+    /// zeros if they are all 0 or too small, or if one is not finite. `max_bits` are
+    /// the f32 bits of the largest magnitude.
     #[inline]
     fn special(max_bits: u32) -> Option<Self> {
         if max_bits >= f32::INFINITY.to_bits() {

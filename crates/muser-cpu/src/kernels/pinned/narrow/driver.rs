@@ -1,5 +1,6 @@
-//! Computes a tile of a narrow batch's product in the pinned lane (llama.cpp's
-//! arithmetic): walks through it by blocks of columns, and for each block row by row.
+//! Computes a tile of a product with a narrow batch (one to seven columns) in the
+//! pinned lane (llama.cpp's arithmetic): walks through it by blocks of columns, and for
+//! each block row by row.
 
 use muser_levels::levels;
 
@@ -10,8 +11,9 @@ pub(crate) mod kernels {
     use crate::rows::Tile;
     use muser_quant::Superblock;
 
-    /// Computes one tile of a narrow batch's product: rows `w` of `blocks` superblocks of
-    /// 256 weights, times `columns` vectors of Q8_K activations.
+    /// Computes one tile of a product with a narrow batch (one to seven columns): rows
+    /// `w` of `blocks` superblocks of 256 weights, times `columns` vectors of Q8_K
+    /// activations.
     pub(crate) fn narrow<F: Superblock, const B: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],

@@ -33,8 +33,8 @@ pub(crate) mod scalar;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Slab<const L: usize> {
-    /// The weights' codes, four in a word; line k has the codes 4 k .. 4 k + 4 of every
-    /// row, in the form that the instruction-set level multiplies.
+    /// The slab's quantised weights (codes), four in a word; line k has the codes 4 k
+    /// .. 4 k + 4 of every row, in the form that the instruction-set level multiplies.
     pub(crate) codes: [[[u8; 4]; L]; 64],
     /// The scale factors of the eight groups: a line for each group, an element for each
     /// row.
@@ -42,7 +42,8 @@ pub(crate) struct Slab<const L: usize> {
 }
 
 impl<const L: usize> Slab<L> {
-    /// A slab (transposed weight rows) of zeros, before any weights are unpacked into it.
+    /// A slab (weight rows transposed, one vector element per row) of zeros, before any
+    /// weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[[0; 4]; L]; 64],
         d: [[0.0; L]; 8],
