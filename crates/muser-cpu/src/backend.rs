@@ -186,8 +186,8 @@ impl Cpu {
         self.pool.used()
     }
 
-    /// Refuses a weight whose format has no kernel in the backend's lane (strict or
-    /// pinned arithmetic).
+    /// Returns an error if the backend's lane (strict or pinned arithmetic) has no
+    /// kernel for the weight's format.
     fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
         if ladder::covers(self.lane, weight.dtype()) {
             return Ok(());

@@ -260,13 +260,13 @@ impl Layer {
         })
     }
 
-    /// Returns a view of one KV head in the layer's KV cache.
+    /// Returns a view of one KV head's K and V in the layer's KV cache.
     pub(crate) fn head(&self, head: usize) -> HeadView<'_> {
         HeadView { layer: self, head }
     }
 }
 
-/// A view of one KV head in a layer's KV cache.
+/// A view of one KV head's K and V in a layer's KV cache.
 pub(crate) struct HeadView<'a> {
     layer: &'a Layer,
     head: usize,

@@ -80,7 +80,8 @@ impl std::fmt::Display for RowRule {
 pub enum Columns {
     /// All columns (rows of activations) of the batch.
     All,
-    /// The columns (rows of activations) in whole groups of four, from the first on.
+    /// The batch's columns (rows of activations) in whole groups of four, from the
+    /// first on.
     Fours,
     /// The last one to three columns (rows of activations) of the batch, after
     /// [`Columns::Fours`].
@@ -127,8 +128,8 @@ pub enum Family {
     /// row) that add to an output once for every 64 codes, as llama.cpp does for four
     /// columns.
     SlabFours,
-    /// The family `lanes/…`: narrow batches in the pinned lane (llama.cpp's arithmetic),
-    /// eight partial sums for each output.
+    /// The family `lanes/…`: narrow batches (one to seven columns) in the pinned lane
+    /// (llama.cpp's arithmetic), eight partial sums for each output.
     Narrow,
     /// The family `ggml_dot/…`: float weights, in the orders of summation of the pinned
     /// lane (llama.cpp's arithmetic).

@@ -35,7 +35,8 @@ struct Store<'a> {
     head: usize,
     /// The batch's rows whose K and V are stored in this page of the KV cache.
     rows: Range<usize>,
-    /// The place (0 to 63) of the first row in the page of the KV cache.
+    /// The place (0 to 63), in the page of the KV cache, of the first row that is
+    /// stored.
     slot: usize,
 }
 

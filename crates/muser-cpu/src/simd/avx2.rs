@@ -271,21 +271,22 @@ pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
     unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Loads 32 of the 256 int8 codes of a block of activations, from code `at` on.
+/// Loads 32 of the 256 quantised values (int8 codes) of a block of activations, from
+/// value `at` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 codes; the load is unaligned.
     unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Loads the eight 16-bit sums of activation codes of a block.
+/// Loads the eight 16-bit sums of a block's quantised activations.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums8(x: &[i16; 8]) -> __m128i {
     // SAFETY: the array has 16 bytes.
     unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
 }
-/// Loads the sixteen 16-bit sums of activation codes of a block.
+/// Loads the sixteen 16-bit sums of a block's quantised activations.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
@@ -301,7 +302,7 @@ pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
     unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) };
     out
 }
-/// Stores 32 int8 codes of activations to `q[at..]`.
+/// Stores 32 quantised activations (int8 codes) to `q[at..]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_codes(q: &mut [i8; 256], at: usize, v: __m256i) {

@@ -264,14 +264,15 @@ pub(crate) fn load512(x: &[u8], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
     unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// Loads 64 of the 256 int8 codes of a block of activations, from code `at` on.
+/// Loads 64 of the 256 quantised values (int8 codes) of a block of activations, from
+/// value `at` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 codes; the load is unaligned.
     unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// Stores sixteen int8 codes of activations to `q[at..]`.
+/// Stores sixteen quantised activations (int8 codes) to `q[at..]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_codes16(q: &mut [i8; 256], at: usize, v: __m128i) {

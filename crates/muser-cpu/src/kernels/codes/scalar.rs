@@ -17,7 +17,8 @@ pub(crate) fn unpack<F: Superblock, const B: usize>(bytes: &[u8; B], to: &mut Un
     }
 }
 
-/// Returns the bytes of a superblock as an array of the length that its packing has.
+/// Returns the bytes of a superblock as an array of `N` bytes, the size of a superblock
+/// of its weight format.
 fn sized<const B: usize, const N: usize>(bytes: &[u8; B]) -> &[u8; N] {
     bytes
         .first_chunk()

@@ -24,11 +24,11 @@ pub(crate) mod scalar;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Block {
-    /// The 256 int8 codes of the activations.
+    /// The quantised values (int8 codes) of the 256 activations.
     pub(crate) q: [i8; QK],
-    /// The sum of each 16 consecutive codes of the activations.
+    /// The sums of the quantised activations (codes): one for each 16 consecutive ones.
     pub(crate) sums16: [i16; QK / 16],
-    /// The sum of each 32 consecutive codes of the activations.
+    /// The sums of the quantised activations (codes): one for each 32 consecutive ones.
     pub(crate) sums32: [i16; QK / 32],
     /// The scale: an activation is about this factor times its code.
     pub(crate) d: f32,
@@ -73,7 +73,7 @@ impl Block {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Groups {
-    /// The 256 int8 codes of the activations.
+    /// The quantised values (int8 codes) of the 256 activations.
     pub(crate) q: [i8; QK],
     /// The scale of each of the eight groups of activations: the factor of its codes.
     pub(crate) d: [f32; QK / GROUP],

@@ -48,7 +48,8 @@ pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
-/// Broadcasts the four activation codes `4 k .. 4 k + 4` to every element of a vector.
+/// Broadcasts four quantised activations (int8 codes), those of index `4 k .. 4 k + 4`
+/// to every element of a vector.
 #[inline]
 #[level(avx2)]
 pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
@@ -56,8 +57,8 @@ pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
     // SAFETY: the slice expression has checked four bytes; the read is unaligned.
     _mm256_set1_epi32(unsafe { q.cast::<i32>().read_unaligned() })
 }
-/// Broadcasts the two sums of activation codes `2 t` and `2 t + 1` to every element of a
-/// vector.
+/// Broadcasts two sums of quantised activations, those of index `2 t` and `2 t + 1`, to
+/// every element of a vector.
 #[inline]
 #[level(avx2)]
 fn sum_pair(sums: &[i16], t: usize) -> __m256i {
@@ -66,8 +67,8 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
     _mm256_set1_epi32(unsafe { sums.cast::<i32>().read_unaligned() })
 }
 
-/// Transposes the four dwords from byte `at` on of each of eight weight rows to four
-/// lines, with one element for each row.
+/// Transposes four 32-bit words, from byte `at` on, of each of eight weight rows to
+/// four vectors: vector i has word i of every row.
 ///
 /// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
 /// rows. A line takes two shuffles and an insertion.

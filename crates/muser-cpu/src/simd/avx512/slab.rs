@@ -87,8 +87,8 @@ fn transpose_quarters(v: [__m512i; 4]) -> [__m512i; 4] {
         _mm512_unpackhi_epi64(b, d),
     ]
 }
-/// Transposes the eight dwords from byte `at` on of each of 16 weight rows to eight
-/// lines, with one element for each row.
+/// Transposes eight 32-bit words, from byte `at` on, of each of 16 weight rows to eight
+/// vectors: vector i has word i of every row.
 ///
 /// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
 /// rows. A line takes three shuffles and an insertion.
@@ -116,8 +116,8 @@ fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize
     }
     transpose_quarters(v)
 }
-/// Transposes the four dwords from byte `at` on of each of 16 weight rows to four lines,
-/// with one element for each row.
+/// Transposes four 32-bit words, from byte `at` on, of each of 16 weight rows to four
+/// vectors: vector i has word i of every row.
 #[inline]
 #[level(avx512)]
 pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m512i; 4] {

@@ -32,8 +32,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the activation columns `c .. c + N` of a tile, with all its rows of
-    /// weights. Returns N.
+    /// Computes the results of a product's tile for the activation columns `c .. c +
+    /// N`, with all of the tile's weight rows. Returns N.
     fn block_of<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],

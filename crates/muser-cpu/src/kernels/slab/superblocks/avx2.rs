@@ -68,8 +68,9 @@ fn nibbles_and_bits<const B: usize>(
     }
 }
 
-/// Unpacks half of the 64 codes of group G of a Q5_K superblock, for each row. Bit 2 G of
-/// the fifth bits belongs to the low nibbles, bit 2 G + 1 to the high nibbles.
+/// Unpacks half of the 64 quantised values (codes) of group G of a Q5_K superblock, for
+/// each row. Bit 2 G of the fifth bits belongs to the low nibbles, bit 2 G + 1 to the
+/// high nibbles.
 #[inline]
 #[level(avx2)]
 fn group<const G: usize>(
