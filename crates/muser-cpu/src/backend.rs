@@ -32,8 +32,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The number of bytes of weights in one task of a projection (matrix product). Large
-/// enough that starting a task's memory stream costs little; small enough that at the end
-/// of a dispatch the others wait only microseconds for a thread that has fallen behind.
+/// enough that starting a task's memory stream costs little; small enough that at the
+/// end of a dispatch the other threads wait only microseconds for one that has fallen
+/// behind.
 const TASK_BYTES: usize = 128 << 10;
 /// The number of f32 values in one task of an elementwise operation.
 const TASK_VALUES: usize = 8 << 10;

@@ -85,10 +85,10 @@ pub(crate) struct Tile<'a> {
     start: *mut f32,
     len: usize,
     width: usize,
-    /// The row of the weight matrix that is row 0 of the tile of the output.
+    /// The index of the weight matrix's row whose results are row 0 of the output tile.
     first: usize,
     rows: usize,
-    /// The column of the whole output that is column 0 of the tile.
+    /// The index of the output's column that is column 0 of the tile.
     column: usize,
     owner: PhantomData<&'a mut [f32]>,
 }

@@ -43,8 +43,8 @@ const INSIDE: u64 = OPEN - 1;
 /// The value that advances the epoch (the job's number) in the thread team's state word
 /// by one.
 const EPOCH: u64 = 1 << 16;
-/// The largest number of threads in a team. The count of workers inside a job must stay
-/// below `OPEN`.
+/// The largest number of threads in a team. It keeps the number of workers inside a job
+/// below the bit `OPEN` of the state word.
 pub(crate) const MAX_THREADS: usize = 1024;
 /// The number of spins before a waiting thread of the team begins to yield its core.
 /// Under loom a spin adds interleavings and tests nothing, so a worker yields once and

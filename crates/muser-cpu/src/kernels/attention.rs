@@ -1,9 +1,10 @@
 //! The strict lane's attention (muser's own arithmetic) of all query heads that share one
 //! KV head, for one position.
 //!
-//! Contract: [`muser_ops::attention`]. The KV cache is read by chunks of 64 positions.
-//! Each value of K or V is converted from f16 once for all heads of a block (in the 30B
-//! model, 16 query heads share a KV head).
+//! Contract (the scalar functions that define the bits): [`muser_ops::attention`]. The
+//! KV cache is read by chunks of 64 positions. Each value of K or V is converted from
+//! f16 once for all heads of a block (in the 30B model, 16 query heads share a KV
+//! head).
 //!
 //! ```text
 //! chunk c, ascending:

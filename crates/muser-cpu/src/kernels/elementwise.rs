@@ -1,8 +1,9 @@
 //! Kernels of the sigmoid gate, the SiLU product and the soft cap of logits.
 //!
-//! Contract: [`muser_ops::elementwise`]. The time is that of exp and a division, about 25
-//! instructions for a vector. Values after the last whole vector are computed by the same
-//! instructions in a padded vector.
+//! Contract (the scalar functions that define the bits): [`muser_ops::elementwise`].
+//! The time is that of exp and a division, about 25 instructions for a vector. Values
+//! after the last whole vector are computed by the same instructions in a padded
+//! vector.
 //!
 //! The kernels named `…_pinned` are the pinned lane's (llama.cpp's arithmetic) and
 //! compute [`muser_ops::pinned::elementwise`]: glibc's exp in f64, 30 instructions for a

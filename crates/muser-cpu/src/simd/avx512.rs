@@ -131,8 +131,8 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
-/// Computes glibc's expf in each element, as `muser_ops::pinned::glibc::expf` defines it,
-/// eight f64 at a time.
+/// Computes glibc's expf of each element of a vector, as
+/// `muser_ops::pinned::glibc::expf` defines it, eight f64 at a time.
 #[inline]
 #[level(avx512)]
 pub(crate) fn exp_glibc(x: V) -> V {

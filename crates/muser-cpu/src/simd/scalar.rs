@@ -76,7 +76,8 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     a.trunc()
 }
-/// Computes glibc's expf in each element, as `muser_ops::pinned::glibc::expf` defines it.
+/// Computes glibc's expf of each element of a vector, as
+/// `muser_ops::pinned::glibc::expf` defines it.
 pub(crate) fn exp_glibc(x: V) -> V {
     muser_ops::pinned::glibc::expf(x)
 }

@@ -1,9 +1,10 @@
 //! Attention kernels of the pinned lane (llama.cpp's arithmetic).
 //!
-//! Contract: [`muser_ops::pinned::attention`]. The cache is that of the strict lane: K is
-//! transposed within a chunk of 64 positions, V is stored by position. So a vector element
-//! is a position in the scores and a dimension in the sums of values, and no element is
-//! added to another.
+//! Contract (the scalar functions that define the bits):
+//! [`muser_ops::pinned::attention`]. The cache is that of the strict lane: K is
+//! transposed within a chunk of 64 positions, V is stored by position. So a vector
+//! element is a position in the scores and a dimension in the sums of values, and no
+//! element is added to another.
 //!
 //! ```text
 //! single   query heads of one KV head, one position; a part of the slots, or all:
@@ -178,8 +179,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Merges the attention over one part of the context into that over the parts before
-    /// it.
+    /// Merges the attention result of one part of the context into the merged result of
+    /// the parts before it.
     #[inline]
     fn join(joined: &mut Running, part: Running, out: &mut [f32], a: &[f32]) {
         if part.s == 0.0 {
@@ -479,7 +480,8 @@ pub(crate) mod kernels {
         }
 
         /// Adds the weighted values Σ p_t · v_t over all positions t of a chunk (64
-        /// cached positions) to `o`. p_t: the softmax weight; v_t: the row of V.
+        /// cached positions) to the running sum `o`. p_t: the softmax weight; v_t: the
+        /// row of V.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {

@@ -1,10 +1,11 @@
 //! Products of float weights with activations in the pinned lane (llama.cpp's
 //! arithmetic).
 //!
-//! Contract: [`muser_ops::pinned::dot`]: the order of tinyBLAS from two columns on if the
-//! number of rows is a multiple of four, else the order of `vec_dot`. An element of the
-//! contract's vectors is an element of a register. At avx2, a vector of the 16-wide
-//! profile is two registers; at avx512, the 8-wide profile uses the avx2 kernel.
+//! Contract (the scalar functions that define the bits): [`muser_ops::pinned::dot`]:
+//! the order of tinyBLAS from two columns on if the number of rows is a multiple of
+//! four, else the order of `vec_dot`. An element of the contract's vectors is an
+//! element of a register. At avx2, a vector of the 16-wide profile is two registers; at
+//! avx512, the 8-wide profile uses the avx2 kernel.
 //!
 //! ```text
 //! vectors    a row and a column: four vectors of partial sums, folded once

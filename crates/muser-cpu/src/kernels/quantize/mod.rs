@@ -1,7 +1,8 @@
 //! Quantises activations to int8 codes: Q8_K (one scale for 256 values) and Q8 (one for
 //! 32).
 //!
-//! Contracts: [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a time,
+//! Contracts (the scalar functions that define the bits):
+//! [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a time,
 //! [`muser_quant::q8::BlockQ8::quantize`]. Unlike the contract's block, [`Block`] has
 //! sums of 16 and of 32 codes, since formats need one or the other, and it is laid out
 //! for aligned loads.

@@ -22,14 +22,14 @@ pub(crate) const SLABS: usize = 1;
 pub(crate) const COLUMNS: usize = 4;
 
 /// Prefetches `N` cache lines of the weight bytes that the next slab (the next weight
-/// rows, which will be transposed) will read, from `line` on.
+/// rows, which will be transposed) will read, from cache line `line` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
 
-/// The packed bytes of the weight rows that a slab is made of.
+/// The packed bytes of the weight rows that are transposed to one slab.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Stores a line of a slab (weight rows transposed, one vector element per row): one
@@ -48,7 +48,7 @@ pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
-/// Broadcasts four quantised activations (int8 codes), those of index `4 k .. 4 k + 4`
+/// Broadcasts four quantised activations (int8 codes), those of index `4 k .. 4 k + 4`,
 /// to every element of a vector.
 #[inline]
 #[level(avx2)]
@@ -254,8 +254,9 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// Multiplies the sums of the activations with the minima of a superblock, or with the
-/// scales of Q6_K, for each row and column.
+/// Computes, for each row and column, the sum of minima times sums of activations over
+/// one part (number `part` of `parts`) of a superblock. For Q6_K, scales take the place
+/// of minima.
 #[inline]
 #[level(avx2)]
 fn minima<F: Superblock, const N: usize>(

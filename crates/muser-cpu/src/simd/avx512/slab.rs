@@ -27,7 +27,7 @@ pub(crate) const SLABS: usize = 2;
 pub(crate) const COLUMNS: usize = 8;
 
 /// Prefetches into L2 `N` cache lines of the weight bytes that the next slab (the next
-/// weight rows, which will be transposed) will read, from `line` on.
+/// weight rows, which will be transposed) will read, from cache line `line` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
@@ -52,7 +52,7 @@ pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
     }
 }
 
-/// The packed bytes of the weight rows that a slab is made of.
+/// The packed bytes of the weight rows that are transposed to one slab.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Stores a line of a slab (weight rows transposed, one vector element per row): one
@@ -464,8 +464,9 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// Multiplies the sums of the activations with the minima of a superblock, or with the
-/// scales of Q6_K, for each row and column.
+/// Computes, for each row and column, the sum of minima times sums of activations over
+/// one part (number `part` of `parts`) of a superblock. For Q6_K, scales take the place
+/// of minima.
 #[inline]
 #[level(avx512)]
 fn minima<F: Superblock, const N: usize>(

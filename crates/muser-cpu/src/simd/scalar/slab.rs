@@ -19,7 +19,7 @@ pub(crate) const SLABS: usize = 1;
 /// transposed, one vector element per row) together at the scalar level.
 pub(crate) const COLUMNS: usize = 4;
 
-/// The packed bytes of the weight rows that a slab is made of.
+/// The packed bytes of the weight rows that are transposed to one slab.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Unpacks a superblock (256 weights) of each row and transposes it to a slab, in which
@@ -126,8 +126,9 @@ fn scaled_sums<F: Superblock>(
     sums
 }
 
-/// Multiplies the sums of the activations with the minima of a superblock, or with the
-/// scales of Q6_K, for each row.
+/// Computes, for each row, the sum of minima times sums of activations over one part
+/// (number `part` of `parts`) of a superblock. For Q6_K, scales take the place of
+/// minima.
 fn minima<F: Superblock>(slab: &Slab<ROWS>, x: &Block, part: usize, parts: usize) -> [i32; ROWS] {
     let sums: &[i16] = if F::SIGNED { &x.sums16 } else { &x.sums32 };
     let each = if F::SIGNED { 8 } else { 4 } / parts;

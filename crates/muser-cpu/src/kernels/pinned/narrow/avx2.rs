@@ -2,7 +2,7 @@
 //! (llama.cpp's arithmetic) with AVX2. `vpmaddubsw` and `vpmaddwd` leave the sum of
 //! four products (a quad) in element l, where the contract's partial sum l has it.
 //! Q6_K's `vpmaddwd` of scales and sums leaves the bias of the codes 32 l .. 32 l + 32
-//! in element l, as the contract demands.
+//! in element l, as the definition of the bits demands.
 
 use super::{AHEAD, minima};
 use crate::kernels::codes::avx2::of_superblock;

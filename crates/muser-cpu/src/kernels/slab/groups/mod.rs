@@ -36,8 +36,8 @@ pub(crate) struct Slab<const L: usize> {
     /// The slab's quantised weights (codes), four in a word; line k has the codes 4 k
     /// .. 4 k + 4 of every row, in the form that the instruction-set level multiplies.
     pub(crate) codes: [[[u8; 4]; L]; 64],
-    /// The scale factors of the eight groups: a line for each group, an element for each
-    /// row.
+    /// The slab's scale factors, for eight groups of each weight row: a line for each
+    /// group, an element for each row.
     pub(crate) d: [[f32; L]; 8],
 }
 

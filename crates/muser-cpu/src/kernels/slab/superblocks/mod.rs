@@ -1,10 +1,10 @@
 //! Slab products for weights in superblocks of 256 (Q4_K, Q5_K, Q6_K), with any number of
 //! activation vectors; a slab is a few rows transposed, each vector element one row.
 //!
-//! Contract: [`muser_ops::project`] and, in the pinned lane (llama.cpp's arithmetic),
-//! those routes of [`muser_ops::pinned::project`] that have one chain for each output.
-//! The loops are written once ([`driver`]); each instruction-set level has its own
-//! transposition:
+//! Contract (the scalar functions that define the bits): [`muser_ops::project`] and, in
+//! the pinned lane (llama.cpp's arithmetic), those routes of
+//! [`muser_ops::pinned::project`] that have one chain for each output. The loops are
+//! written once ([`driver`]); each instruction-set level has its own transposition:
 //!
 //! ```text
 //! for the rows of the tile, L (16, or 8 at avx2 and scalar) at a time:
