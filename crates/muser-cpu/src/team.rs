@@ -436,7 +436,7 @@ mod model {
             }
             each_once(&mut team, 2);
         });
-        // Otherwise loom never gave the worker a task.
+        // If no run raised the panic, loom never gave the worker a task.
         assert!(raised.load(std::sync::atomic::Ordering::Relaxed));
     }
 
@@ -468,7 +468,7 @@ mod model {
             let team = Team::new(2).unwrap();
             let mut shared = Arc::clone(&team.shared);
             drop(team);
-            // The worker's reference to it is gone.
+            // The worker thread has ended and dropped its reference to the shared state.
             assert!(Arc::get_mut(&mut shared).is_some());
         });
     }

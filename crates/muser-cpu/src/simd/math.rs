@@ -89,8 +89,9 @@ pub(crate) mod functions {
         copysign(select_lt(a, one, small, large), x)
     }
 
-    /// Computes glibc's expm1 of 2 a or -2 a for each element a of a vector, for
-    /// [`tanh_glibc`]. All branches are computed and one is selected.
+    /// Computes glibc's expm1 of each element of a vector, for [`tanh_glibc`], whose
+    /// arguments are 2 |x| or -2 |x| of a limited |x|. All branches are computed and one
+    /// is selected.
     #[inline]
     fn expm1_glibc(arg: V) -> V {
         let (zero, one, half) = (splat(0.0), splat(1.0), splat(0.5));
