@@ -109,8 +109,9 @@ impl Tile<'_> {
         self.rows
     }
 
-    /// Writes results of consecutive rows of one column to the tile, from `row` on.
-    /// Values past the tile's last row are dropped: kernels compute whole blocks of rows.
+    /// Writes results of consecutive rows of one column to a tile of a product's
+    /// output, from `row` on. Values past the tile's last row are dropped: kernels
+    /// compute whole blocks of rows.
     ///
     /// # Panics
     /// If the tile has no row `row`, or the output no such column.

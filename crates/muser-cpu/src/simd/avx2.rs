@@ -21,8 +21,9 @@ use std::arch::x86_64::*;
 pub(crate) type V = __m256;
 /// The number of f32 elements in a vector of the avx2 level.
 pub(crate) const ELEMENTS: usize = 8;
-/// The number of query heads that attention computes at once at the avx2 level. They take
-/// 2 × 4 accumulators, 4 vectors of K or V and one broadcast, of 16 registers.
+/// The number of query heads that attention computes at once at the avx2 level. This
+/// takes 13 of the 16 registers: 2 × 4 accumulators, 4 vectors of K or V and one
+/// broadcast.
 pub(crate) const HEAD_BLOCK: usize = 2;
 
 /// Returns a pointer to `$n` values of a slice from `$at` on, after a check that they
@@ -370,7 +371,8 @@ pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
 pub(crate) fn difference(a: __m128, b: __m128) -> [f32; 4] {
     to_array4(_mm_sub_ps(a, b))
 }
-/// Returns the bytes of four weight blocks; if there are fewer, the last one is repeated.
+/// Returns the bytes of four weight blocks, to compute side by side. If fewer are
+/// given, the last one is repeated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn four<const B: usize>(w: &[[u8; B]]) -> [&[u8]; 4] {

@@ -18,8 +18,9 @@ use std::arch::x86_64::*;
 pub(crate) type V = __m512;
 /// The number of f32 elements in a vector of the avx512 level.
 pub(crate) const ELEMENTS: usize = 16;
-/// The number of query heads that attention computes at once at the avx512 level. They
-/// take 4 × 4 accumulators, 4 vectors of K or V and one broadcast, of 32 registers.
+/// The number of query heads that attention computes at once at the avx512 level. This
+/// takes 21 of the 32 registers: 4 × 4 accumulators, 4 vectors of K or V and one
+/// broadcast.
 pub(crate) const HEAD_BLOCK: usize = 4;
 
 /// Returns a pointer to `$n` values of a slice from `$at` on, after a check that they

@@ -46,9 +46,11 @@ pub(crate) struct Queries<'a> {
     /// The number of queries (rows of one head) in the tile whose attention is computed
     /// together.
     pub(crate) rows: usize,
-    /// The position of the tile's first query in its sequence.
+    /// The position, in its sequence, of the first query in a tile of attention
+    /// queries.
     pub(crate) first: usize,
-    /// One past the last position of the whole forward pass, of which the tile is a part.
+    /// One past the last position of the whole forward pass, of which the tile of
+    /// queries is a part.
     pub(crate) end: usize,
 }
 
@@ -82,7 +84,8 @@ pub(crate) mod kernels {
         s: f32,
     }
 
-    /// The running softmax before any position: a maximum of -inf and a sum of 0.
+    /// The running softmax of an attention head before any position is added: a maximum
+    /// of -inf and a sum of 0.
     const BEGIN: Running = Running {
         m: f32::NEG_INFINITY,
         s: 0.0,

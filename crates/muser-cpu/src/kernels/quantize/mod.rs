@@ -78,7 +78,7 @@ pub(crate) struct Groups {
     pub(crate) q: [i8; QK],
     /// The scale of each of the eight groups of activations: the factor of its codes.
     pub(crate) d: [f32; QK / GROUP],
-    /// The sum of the 32 activation codes of each group.
+    /// The sums of the quantised activations (codes), one for each group of 32.
     pub(crate) sums: [i16; QK / GROUP],
 }
 

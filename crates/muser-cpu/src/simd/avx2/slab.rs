@@ -17,8 +17,8 @@ pub(crate) const ROWS: usize = 8;
 /// multiplied side by side in a wide batch at the avx2 level.
 pub(crate) const SLABS: usize = 1;
 /// The number of activation columns that are multiplied with a slab (weight rows
-/// transposed, one vector element per row) together at the avx2 level. They take 4 sums
-/// of pairs, 4 scaled sums, a line and a product, of 16 registers.
+/// transposed, one vector element per row) together at the avx2 level. This takes 10 of
+/// the 16 registers: 4 sums of pairs, 4 scaled sums, a line and a product.
 pub(crate) const COLUMNS: usize = 4;
 
 /// Prefetches `N` cache lines of the weight bytes that the next slab (the next weight
@@ -113,8 +113,8 @@ fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
     let index = _mm256_broadcastsi128_si256(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm256_shuffle_epi8(line, index)
 }
-/// Unpacks and transposes the factors, scales (each twice in a 32-bit word) and minima
-/// of the Q4_K or Q5_K superblocks of eight rows.
+/// Unpacks and transposes the factors (from f16 to f32), scales (each twice in a 32-bit
+/// word) and minima of the Q4_K or Q5_K superblocks of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -147,8 +147,8 @@ pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Unpacks and transposes the factors and scales (each twice in a 32-bit word) of the
-/// Q6_K superblocks of eight rows.
+/// Unpacks and transposes the factors (from f16 to f32) and scales (each twice in a
+/// 32-bit word) of the Q6_K superblocks of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {

@@ -21,9 +21,9 @@ pub(crate) const ROWS: usize = 16;
 /// both.
 pub(crate) const SLABS: usize = 2;
 /// The number of activation columns that are multiplied with a slab (weight rows
-/// transposed, one vector element per row) together at the avx512 level. They take 8
-/// sums of products, 8 scaled sums and a line, of 32 registers. With two slabs, the
-/// scaled sums go through memory.
+/// transposed, one vector element per row) together at the avx512 level. This takes 17
+/// of the 32 registers: 8 sums of products, 8 scaled sums and a line. With two slabs,
+/// the scaled sums go through memory.
 pub(crate) const COLUMNS: usize = 8;
 
 /// Prefetches into L2 `N` cache lines of the weight bytes that the next slab (the next
@@ -149,8 +149,8 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
     let index = _mm512_broadcast_i32x4(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm512_shuffle_epi8(line, index)
 }
-/// Unpacks and transposes the factors, scales and minima of the Q4_K or Q5_K superblocks
-/// of 16 rows.
+/// Unpacks and transposes the factors (from f16 to f32), scales and minima of the Q4_K
+/// or Q5_K superblocks of 16 rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -184,7 +184,8 @@ pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Unpacks and transposes the factors and scales of the Q6_K superblocks of 16 rows.
+/// Unpacks and transposes the factors (from f16 to f32) and scales of the Q6_K
+/// superblocks of 16 rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
