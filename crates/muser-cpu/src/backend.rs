@@ -32,8 +32,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The number of bytes of weights in one task of a projection (matrix product). Large
-/// enough that starting a task's memory stream costs little; small enough that at the end
-/// of a dispatch the others wait only microseconds for a thread that has fallen behind.
+/// enough that starting a task's memory stream costs little; small enough that at the
+/// end of a dispatch the other threads wait only microseconds for one that has fallen
+/// behind.
 const TASK_BYTES: usize = 128 << 10;
 /// The number of f32 values in one task of an elementwise operation.
 const TASK_VALUES: usize = 8 << 10;
@@ -90,15 +91,16 @@ pub struct Cpu {
     table: KernelTable,
     lane: Lane,
     threads: usize,
-    /// Counts the bytes in the pages of all sequences' KV caches, and limits them.
+    /// The pool of all sequences' KV cache pages: counts their bytes, and limits them.
     pool: Arc<Pool>,
     /// The thread team and the memory for intermediate values. The lock lets one
     /// operation at a time use the threads.
     shared: Mutex<Shared>,
 }
 
-/// The batch of one forward pass on the CPU: a plan (tokens, positions, sequences), and
-/// its sequences' KV caches with the pages prepared that it will write.
+/// A batch: the tokens of one forward pass with their positions and sequences, and the
+/// KV caches of these sequences, in which the pages to be written are already
+/// allocated.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -113,18 +115,20 @@ struct Shared {
 /// Memory for the intermediate values of an operation, overwritten by the next one.
 #[derive(Default)]
 struct Operands {
-    /// Activations of a matrix product, quantised in blocks of 256.
+    /// The activations (input) of the current matrix product, quantised in blocks of
+    /// 256.
     quantized: Vec<Block>,
-    /// Activations of a matrix product, quantised in groups of 32.
+    /// The activations (input) of the current matrix product, quantised in groups of
+    /// 32.
     groups: Vec<Groups>,
-    /// Activations of a matrix product with float weights, rounded to F16, and rounded to
-    /// BF16.
+    /// The activations (input) of the current matrix product with float weights: one
+    /// copy rounded to F16, and one to BF16.
     rounded: [Vec<f32>; 2],
-    /// The results, by head and row, of attention in tiles of queries, in the pinned lane
-    /// (llama.cpp's arithmetic).
+    /// The results of attention in tiles of queries in the pinned lane (llama.cpp's
+    /// arithmetic), ordered by head, then by row.
     by_head: Vec<f32>,
-    /// The partial results, by row, KV head and chunk (64 cached positions), of attention
-    /// cut by chunks, in the strict lane (muser's own arithmetic).
+    /// The partial results of attention cut by chunks (64 cached positions) in the
+    /// strict lane (muser's own arithmetic), ordered by row, KV head and chunk.
     parts: Vec<f32>,
 }
 
@@ -183,8 +187,8 @@ impl Cpu {
         self.pool.used()
     }
 
-    /// Refuses a weight whose format has no kernel in the backend's lane (strict or
-    /// pinned arithmetic).
+    /// Returns an error if the backend's lane (strict or pinned arithmetic) has no
+    /// kernel for the weight's format.
     fn check_covered(&self, weight: &Weight) -> Result<(), OpError> {
         if ladder::covers(self.lane, weight.dtype()) {
             return Ok(());
@@ -196,8 +200,8 @@ impl Cpu {
         })
     }
 
-    /// Returns the CPU backend with calls of its kernels being counted. For tests: each
-    /// count takes a lock.
+    /// Makes the CPU backend count the calls of its kernels, and returns it. For tests:
+    /// each count takes a lock.
     pub fn counting(mut self) -> Self {
         self.table.count_calls();
         self
@@ -232,10 +236,11 @@ impl Cpu {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of rows of a weight matrix in one task: about [`TASK_BYTES`] of
-    /// weights, but at most a quarter of a thread's fair share, rounded up to whole
-    /// blocks of rows. A block is 32 rows, the most that a kernel computes side by side.
-    /// With one input it is 16: no kernel uses 32 there, and longer tasks are 2 % slower.
+    /// Returns the number of rows of a weight matrix that one task multiplies: about
+    /// [`TASK_BYTES`] of weights, but at most a quarter of a thread's fair share,
+    /// rounded up to whole blocks. A block is 32 rows, the most that a kernel computes
+    /// side by side. For a single input vector, a block is 16 rows: no kernel uses 32
+    /// there, and longer tasks are 2 % slower.
     fn tile_rows(&self, w: &Weight, inputs: usize) -> usize {
         let by_bytes = TASK_BYTES / w.row_bytes();
         let fair = w.rows().div_ceil(4 * self.threads);
@@ -244,8 +249,8 @@ impl Cpu {
     }
 }
 
-/// Returns the first `rows` rows of both operands of an elementwise operation; their
-/// widths must be equal.
+/// Returns the first `rows` rows of both operands of an elementwise operation, after a
+/// check that their widths are equal.
 fn pairs<'a>(
     op: &'static str,
     rows: usize,

@@ -130,7 +130,7 @@ impl Kv {
         }
     }
 
-    /// Returns a layer's pages.
+    /// Returns the KV cache pages of a layer.
     pub(crate) fn layer(&self, layer: usize) -> Result<&Layer, OpError> {
         let layers = self.layers.len();
         self.layers
@@ -146,18 +146,18 @@ impl Kv {
     }
 }
 
-/// A page that a batch needs, before the cache has it.
+/// A newly allocated page for a batch, before it becomes part of the KV cache.
 struct New {
-    /// The number of its cache in the batch.
+    /// The index, among the KV caches of the batch, of the one that gets the page.
     cache: usize,
     layer: usize,
     chunk: usize,
     page: Page,
 }
 
-/// Allocates the pages in which a batch will store its rows, `runs[i]` in `caches[i]`:
-/// those that a cache does not have yet, and copies of those that it shares with another
-/// cache.
+/// Allocates the KV cache pages in which a batch will store its rows, those of
+/// `runs[i]` in `caches[i]`: pages that a cache does not have yet, and copies of those
+/// that it shares with another cache.
 ///
 /// # Errors
 /// A cache has no room for the positions, or there is no memory. No cache has changed
@@ -191,7 +191,7 @@ pub(crate) fn prepare(runs: &[Run], caches: &mut [&mut Kv]) -> Result<(), OpErro
     Ok(())
 }
 
-/// The error for a layer that the cache does not have.
+/// Returns the error for the number of a layer that the KV cache does not have.
 fn no_layer(layer: usize, layers: usize) -> OpError {
     OpError::Shape {
         op: "attention",
@@ -222,16 +222,17 @@ impl Layer {
         (self.layout.head_dim + self.padded) * CHUNK
     }
 
-    /// Returns whether the layer has a page for the chunk that no other cache shares.
+    /// Returns whether the layer's KV cache has a page of its own for the chunk (64
+    /// positions), one that no other cache shares.
     fn owns(&self, chunk: usize) -> bool {
         let slot = &self.slots[chunk % self.slots.len()];
         slot.as_ref()
             .is_some_and(|page| Arc::strong_count(page) == 1)
     }
 
-    /// Puts a new page in a chunk's slot, with the values of the page that was there. If
-    /// `begun`, the batch writes the chunk from its first position on, and nothing is
-    /// copied.
+    /// Puts a new page in the KV cache slot of a chunk (64 positions), and copies the
+    /// values of the page that was there. If `begun`, the batch writes the chunk from
+    /// its first position on, and nothing is copied.
     fn put(&mut self, chunk: usize, begun: bool, mut page: Page) {
         let slots = self.slots.len();
         let slot = &mut self.slots[chunk % slots];
@@ -259,13 +260,13 @@ impl Layer {
         })
     }
 
-    /// Returns a view of one KV head in the layer's KV cache.
+    /// Returns a view of one KV head's K and V in the layer's KV cache.
     pub(crate) fn head(&self, head: usize) -> HeadView<'_> {
         HeadView { layer: self, head }
     }
 }
 
-/// A view of one KV head in a layer's KV cache.
+/// A view of one KV head's K and V in a layer's KV cache.
 pub(crate) struct HeadView<'a> {
     layer: &'a Layer,
     head: usize,
@@ -278,7 +279,7 @@ impl HeadView<'_> {
     }
 
     /// Returns the cached K `[dimension][64]` and V `[64][padded dimension]` of a chunk
-    /// (64 positions) of which a position is stored.
+    /// (64 positions), at least one position of which is stored.
     pub(crate) fn chunk(&self, chunk: usize) -> (&[u16], &[u16]) {
         let n = self.layer.head_len();
         let slot = &self.layer.slots[chunk % self.layer.slots.len()];
@@ -313,7 +314,8 @@ mod tests {
         }
     }
 
-    /// The first cache's page exists, the second one's does not fit.
+    /// Refuses a batch of two sequences when the pool's limit leaves room for the first
+    /// KV cache's page but not for the second one's.
     #[test]
     fn a_refused_batch_leaves_every_cache_as_it_was() {
         let page = LAYOUT.chunk_bytes() as u64;

@@ -80,7 +80,8 @@ impl std::fmt::Display for RowRule {
 pub enum Columns {
     /// All columns (rows of activations) of the batch.
     All,
-    /// The columns (rows of activations) in whole groups of four, from the first on.
+    /// The batch's columns (rows of activations) in whole groups of four, from the
+    /// first on.
     Fours,
     /// The last one to three columns (rows of activations) of the batch, after
     /// [`Columns::Fours`].
@@ -117,17 +118,18 @@ pub enum Family {
     /// The family `matvec/…`: one column of activations with quantised weights, or any
     /// number with float weights.
     Matvec,
-    /// The family `slab/…`: several columns, with the weight rows transposed in cache, so
-    /// that each vector element is one row.
+    /// The family `slab/…`: several columns, with the weight rows transposed in cache,
+    /// so that each vector element holds one row's weights.
     Slab,
-    /// The family `slab/…/tiled`: slabs (transposed weight rows) with the sums of
-    /// llama.cpp's tiled route.
+    /// The family `slab/…/tiled`: slabs (weight rows transposed, one vector element per
+    /// row) with the sums of llama.cpp's tiled route.
     SlabTiled,
-    /// The family `slab/…/fours`: slabs (transposed weight rows) that add to an output
-    /// once for every 64 codes, as llama.cpp does for four columns.
+    /// The family `slab/…/fours`: slabs (weight rows transposed, one vector element per
+    /// row) that add to an output once for every 64 codes, as llama.cpp does for four
+    /// columns.
     SlabFours,
-    /// The family `lanes/…`: narrow batches in the pinned lane (llama.cpp's arithmetic),
-    /// eight partial sums for each output.
+    /// The family `lanes/…`: narrow batches (one to seven columns) in the pinned lane
+    /// (llama.cpp's arithmetic), eight partial sums for each output.
     Narrow,
     /// The family `ggml_dot/…`: float weights, in the orders of summation of the pinned
     /// lane (llama.cpp's arithmetic).
@@ -326,11 +328,11 @@ pub struct Operation {
     /// The operation's name in the report of `muser routes`.
     pub name: &'static str,
     /// The operation's kernel in the strict lane (muser's own arithmetic), or several,
-    /// separated by commas. The line of attention with two kernels is for long contexts
-    /// with fewer tasks than threads.
+    /// separated by commas. Attention is listed with two kernels for long contexts with
+    /// fewer tasks than threads.
     pub strict: &'static str,
-    /// The batches, by their number of rows in words, that take the kernel of the pinned
-    /// lane (llama.cpp's arithmetic).
+    /// The batch sizes, in words, for which the pinned lane (llama.cpp's arithmetic)
+    /// takes the kernel named here.
     pub rows: &'static str,
     /// The operation's kernel in the pinned lane (llama.cpp's arithmetic), with a remark
     /// after a comma.

@@ -30,8 +30,8 @@ impl<'a, T> Parts<'a, T> {
     }
 }
 
-/// Calls `f(i, chunk i)` for the chunks of `chunk` values in `data`, shared among the
-/// team's threads. The last chunk may be shorter.
+/// Cuts `data` into chunks of `chunk` values and calls `f(i, chunk i)` for each, shared
+/// among the team's threads. The last chunk may be shorter.
 pub(crate) fn for_chunks<T: Send>(
     team: &mut Team,
     data: &mut [T],
@@ -51,8 +51,9 @@ pub(crate) fn for_chunks<T: Send>(
     });
 }
 
-/// Calls `f(i, part i)` for consecutive parts of `data`, part i ending at `ends[i]`,
-/// shared among the team's threads. Values after the last end are not touched.
+/// Cuts `data` into consecutive parts, part i ending at `ends[i]`, and calls `f(i, part
+/// i)` for each, shared among the team's threads. Values after the last end are not
+/// touched.
 ///
 /// # Panics
 /// If the ends do not ascend, or the last one is past the data.
@@ -84,10 +85,10 @@ pub(crate) struct Tile<'a> {
     start: *mut f32,
     len: usize,
     width: usize,
-    /// The row of the weight matrix that is row 0 of the tile of the output.
+    /// The index of the weight matrix's row whose results are row 0 of the output tile.
     first: usize,
     rows: usize,
-    /// The column of the whole output that is column 0 of the tile.
+    /// The index of the output's column that is column 0 of the tile.
     column: usize,
     owner: PhantomData<&'a mut [f32]>,
 }
@@ -108,8 +109,9 @@ impl Tile<'_> {
         self.rows
     }
 
-    /// Writes results of consecutive rows of one column to the tile, from `row` on.
-    /// Values past the tile's last row are dropped: kernels compute whole blocks of rows.
+    /// Writes results of consecutive rows of one column to a tile of a product's
+    /// output, from `row` on. Values past the tile's last row are dropped: kernels
+    /// compute whole blocks of rows.
     ///
     /// # Panics
     /// If the tile has no row `row`, or the output no such column.

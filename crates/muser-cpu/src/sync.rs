@@ -28,12 +28,12 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Calls `f` with a pointer to the cell's value, to read through.
+    /// Calls `f` with a pointer through which it may read the cell's value.
     pub(crate) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
 
-    /// Calls `f` with a pointer to the cell's value, to write through.
+    /// Calls `f` with a pointer through which it may change the cell's value.
     pub(crate) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }

@@ -40,10 +40,11 @@ const OPEN: u64 = 1 << 15;
 /// The bits of the thread team's state word that count the workers inside the current
 /// job.
 const INSIDE: u64 = OPEN - 1;
-/// The unit of the epoch (the job's number) in the thread team's state word.
+/// The value that advances the epoch (the job's number) in the thread team's state word
+/// by one.
 const EPOCH: u64 = 1 << 16;
-/// The largest number of threads in a team. The count of workers inside a job must stay
-/// below `OPEN`.
+/// The largest number of threads in a team. It keeps the number of workers inside a job
+/// below the bit `OPEN` of the state word.
 pub(crate) const MAX_THREADS: usize = 1024;
 /// The number of spins before a waiting thread of the team begins to yield its core.
 /// Under loom a spin adds interleavings and tests nothing, so a worker yields once and
@@ -186,8 +187,8 @@ impl Drop for Team {
     }
 }
 
-/// A guard that closes the thread team's job when dropped, and waits for the workers
-/// inside, also if the leader unwinds.
+/// A guard that, when dropped, closes the thread team's job and waits until no worker
+/// is inside it, even if the leader (the calling thread) panics.
 struct Closed<'a>(&'a Shared);
 
 impl Drop for Closed<'_> {
@@ -295,8 +296,8 @@ fn next_epoch(shared: &Shared, joined: u64) -> Option<u64> {
     }
 }
 
-/// Puts the worker thread to sleep, unless there is an open job that it has not joined,
-/// or the team ends.
+/// Puts a worker thread of the team to sleep, unless there is an open job that it has
+/// not joined, or the team ends.
 fn sleep(shared: &Shared, joined: u64) {
     shared.sleepers.fetch_add(1, Ordering::SeqCst);
     let state = shared.state.load(Ordering::SeqCst);
@@ -435,7 +436,7 @@ mod model {
             }
             each_once(&mut team, 2);
         });
-        // Otherwise loom never gave the worker a task.
+        // If no run raised the panic, loom never gave the worker a task.
         assert!(raised.load(std::sync::atomic::Ordering::Relaxed));
     }
 
@@ -467,7 +468,7 @@ mod model {
             let team = Team::new(2).unwrap();
             let mut shared = Arc::clone(&team.shared);
             drop(team);
-            // The worker's reference to it is gone.
+            // The worker thread has ended and dropped its reference to the shared state.
             assert!(Arc::get_mut(&mut shared).is_some());
         });
     }

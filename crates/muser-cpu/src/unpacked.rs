@@ -5,7 +5,8 @@
 /// minima.
 #[derive(Clone, Copy)]
 pub(crate) struct Unpacked {
-    /// The 256 codes of the weights in natural order, four in a word.
+    /// The quantised values (codes) of the 256 weights in natural order, four in a
+    /// word.
     pub(crate) codes: [[u8; 4]; 64],
     /// The scale of each sub-block of the superblock: 8, or 16 for Q6_K.
     pub(crate) scales: [i32; 16],

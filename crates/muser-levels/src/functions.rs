@@ -35,14 +35,17 @@ pub(crate) fn compiled_for(
     Ok(out)
 }
 
-/// The kinds of a module's items, by what `#[levels]` does with them.
+/// The kinds of items (functions, impl blocks, others) in a Rust module, by what the
+/// macro `#[levels]` does with them.
 enum Kind {
-    /// A function: `#[levels]` compiles it for the instruction-set level.
+    /// A function in a Rust module: `#[levels]` compiles it for the instruction-set
+    /// level.
     Function,
     /// An inherent `impl`: `#[levels]` compiles its methods for the instruction-set
     /// level.
     Methods,
-    /// Any other item: `#[levels]` compiles nothing in it for the instruction-set level.
+    /// Any other item of a Rust module: `#[levels]` compiles nothing in it for the
+    /// instruction-set level.
     Other,
 }
 
@@ -118,8 +121,8 @@ fn split(items: TokenStream) -> Vec<Vec<TokenTree>> {
     all
 }
 
-/// Removes `#[only(…)]` from an item of a module. Returns `None` if it does not list the
-/// instruction-set level.
+/// Removes the attribute `#[only(…)]` from an item of a module. Returns `None` if the
+/// attribute is there and does not list the instruction-set level.
 fn chosen(item: Vec<TokenTree>, level: &str) -> Result<Option<Vec<TokenTree>>, Problem> {
     let mut out = Vec::with_capacity(item.len());
     let mut tokens = item.into_iter().peekable();

@@ -143,7 +143,8 @@ pub fn features(arguments: TokenStream) -> TokenStream {
     ])
 }
 
-/// A problem with the input of a macro of this crate: its place, and a message.
+/// An error in the input of a macro that compiles functions for instruction-set levels:
+/// its place in the source, and a message.
 type Problem = (Span, String);
 
 /// Returns the CPU features of the one instruction-set level that these tokens name.

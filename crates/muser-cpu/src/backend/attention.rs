@@ -19,22 +19,24 @@ use std::ops::Range;
 /// into several tasks. For fewer chunks, giving the threads a second set of tasks, which
 /// merges the chunks, would cost more than the cut gains.
 const CUT_FROM: usize = 8;
-/// The number of attention tasks for each thread when a context is cut. With several, the
-/// others wait only for a fraction of the work of a thread that has fallen behind.
+/// The number of attention tasks for each thread when a long context is cut into tasks.
+/// With several short tasks, the other threads wait less for one that has fallen
+/// behind.
 const TASKS: usize = 4;
 /// The number of values of K below which the calling thread alone stores them in the
 /// cache: giving tasks to the team would cost more.
 const STORE_ALONE: usize = 16 << 10;
 
-/// The rows of K and V of one KV head that are stored in one page (64 positions) of the
-/// cache.
+/// The rows of K and V of one KV head that a batch stores in one page (64 positions) of
+/// the KV cache.
 struct Store<'a> {
     k: &'a mut [u16],
     v: &'a mut [u16],
     head: usize,
     /// The batch's rows whose K and V are stored in this page of the KV cache.
     rows: Range<usize>,
-    /// The place (0 to 63) of the first row in the page of the KV cache.
+    /// The place (0 to 63), in the page of the KV cache, of the first row that is
+    /// stored.
     slot: usize,
 }
 
@@ -52,8 +54,8 @@ impl Query<'_> {
     }
 }
 
-/// Returns the query rows of a subset of the batch, in order, with their sequences' K/V
-/// pages of a layer.
+/// Returns the query rows of a subset of the batch, in order, each with the KV cache
+/// pages of its sequence in one layer.
 fn queries<'a>(
     batch: &'a Batch<'_>,
     layer: usize,

@@ -8,14 +8,14 @@ use crate::rows::{for_chunks, for_parts};
 use muser_ops::pinned::attention::{Form, form, tiles};
 use muser_ops::{Attention, Profile};
 
-/// The number of f32 values in one task of an operation that calls a function of the math
-/// library for each.
+/// The number of f32 values in one task of an operation that calls a math function
+/// (such as exp) for every value.
 pub(super) const TASK_CALLS: usize = 1 << 10;
 
 impl Cpu {
     /// Computes attention in the pinned lane (llama.cpp's arithmetic) of the query rows
-    /// in `q`, which begin at position `first`, in the form that their number chooses:
-    /// single rows, split contexts or tiles.
+    /// in `q`, which begin at position `first`. The number of rows decides how: as
+    /// single rows, with split contexts, or as tiles.
     pub(super) fn attention_pinned(
         &self,
         profile: Profile,
@@ -72,7 +72,8 @@ impl Cpu {
     }
 
     /// Computes the SiLU product in the pinned lane (llama.cpp's arithmetic). A single
-    /// row is cut at whole vectors of llama.cpp's build; of a batch, each row is a task.
+    /// row is cut into tasks at whole vectors of llama.cpp's build; in a batch, each
+    /// row is a task.
     pub(super) fn silu_product_pinned(
         &self,
         profile: Profile,

@@ -145,8 +145,9 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Computes one piece of a matrix product for a tile of rows, whose weight bytes are
-    /// `w`. Column 0 of the tile is the first column of the piece.
+    /// Computes one piece of a matrix product (some columns of the batch) for a tile of
+    /// weight rows, whose bytes are `w`. Column 0 of the tile is the first column of
+    /// the piece.
     fn run(&self, piece: &Piece<'_>, w: &[u8], tile: &mut Tile<'_>) {
         let (cols, n) = (self.cols, piece.columns.len());
         self.table.called(piece.product.name);
@@ -178,8 +179,8 @@ impl Input<'_> {
         }
     }
 
-    /// Returns the input activations as the pinned lane (llama.cpp's arithmetic)
-    /// multiplies them with float weights of this format.
+    /// Returns the input activations in the precision in which the pinned lane
+    /// (llama.cpp's arithmetic) multiplies them with float weights of this format.
     fn rounded(&self, dtype: DType) -> &[f32] {
         let [f16, bf16] = &self.operands.rounded;
         let rounded = ROUNDED.into_iter().zip([f16, bf16]);

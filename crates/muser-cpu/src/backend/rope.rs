@@ -39,7 +39,8 @@ impl Rope {
         })
     }
 
-    /// Computes the tables of cosines and sines of these positions that do not exist yet.
+    /// Computes the rotary encoding's tables of cosines and sines for these positions,
+    /// as far as they are missing.
     fn make(&self, positions: impl Iterator<Item = usize>) {
         let pages = self.pages.read().unwrap_or_else(PoisonError::into_inner);
         let mut missing: Vec<usize> = positions
@@ -61,8 +62,8 @@ impl Rope {
 }
 
 impl Cpu {
-    /// Applies rotary position encoding: rotates each head of the subset's rows by the
-    /// angles of the row's position.
+    /// Applies rotary position encoding to a subset of a batch's rows: rotates each
+    /// head by the angles of its row's position.
     pub(super) fn rotate(
         &self,
         plan: &Plan,

@@ -1,9 +1,10 @@
 //! The strict lane's attention (muser's own arithmetic) of all query heads that share one
 //! KV head, for one position.
 //!
-//! Contract: [`muser_ops::attention`]. The KV cache is read by chunks of 64 positions.
-//! Each value of K or V is converted from f16 once for all heads of a block (in the 30B
-//! model, 16 query heads share a KV head).
+//! Contract (the scalar functions that define the bits): [`muser_ops::attention`]. The
+//! KV cache is read by chunks of 64 positions. Each value of K or V is converted from
+//! f16 once for all heads of a block (in the 30B model, 16 query heads share a KV
+//! head).
 //!
 //! ```text
 //! chunk c, ascending:
@@ -40,8 +41,9 @@ pub(crate) struct ChunkSpan {
     pub(crate) chunks: Range<usize>,
 }
 
-/// Returns the number of f32 values in the partial attention result of a chunk (64 cached
-/// positions) for `heads` query heads: o, m and l of each.
+/// Returns the number of f32 values in the partial attention result of a chunk (64
+/// cached positions) for `heads` query heads: for each, the weighted sum of values o,
+/// the largest score m and the sum of exponentials l.
 pub(crate) const fn part_len(heads: usize, padded: usize) -> usize {
     heads * (padded + 2)
 }
@@ -108,8 +110,9 @@ pub(crate) mod kernels {
     }
 
     /// Computes the partial attention result of each chunk (64 cached positions) of a
-    /// span, for the query heads in `q`. `out` has a part for each chunk: o of all heads,
-    /// then m and l of each head.
+    /// span, for the query heads in `q`. `out` has a part for each chunk: the weighted
+    /// sums of values of all heads, then the largest score and the sum of exponentials
+    /// of each head.
     pub(crate) fn attention_span(
         desc: &Attention,
         span: &ChunkSpan,
@@ -183,7 +186,7 @@ pub(crate) mod kernels {
 
     impl Place<'_> {
         /// Merges the chunk (64 cached positions) into the running softmax of the query
-        /// heads in `q`, or begins it with the chunk if `begin`.
+        /// heads in `q`. If `begin`, the softmax begins with this chunk.
         #[inline]
         fn heads(
             &self,
@@ -237,7 +240,7 @@ pub(crate) mod kernels {
 
     impl Block<'_> {
         /// Merges the chunk (64 cached positions) into the running softmax of `H` query
-        /// heads, or begins it with the chunk if `begin`.
+        /// heads. If `begin`, the softmax begins with this chunk.
         #[inline]
         fn step<const H: usize>(
             &self,

@@ -1,8 +1,9 @@
 //! Kernels of the sigmoid gate, the SiLU product and the soft cap of logits.
 //!
-//! Contract: [`muser_ops::elementwise`]. The time is that of exp and a division, about 25
-//! instructions for a vector. Values after the last whole vector are computed by the same
-//! instructions in a padded vector.
+//! Contract (the scalar functions that define the bits): [`muser_ops::elementwise`].
+//! The time is that of exp and a division, about 25 instructions for a vector. Values
+//! after the last whole vector are computed by the same instructions in a padded
+//! vector.
 //!
 //! The kernels named `…_pinned` are the pinned lane's (llama.cpp's arithmetic) and
 //! compute [`muser_ops::pinned::elementwise`]: glibc's exp in f64, 30 instructions for a
@@ -62,13 +63,13 @@ pub(crate) mod kernels {
         map!(v, gate, up, product);
     }
 
-    /// Scales logits and, with a cap, soft-caps them: cap · tanh(x / cap).
+    /// Scales logits and, with a cap, soft-caps each logit x to cap · tanh(x / cap).
     pub(crate) fn soft_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<false>(x, scale, cap);
     }
 
-    /// Scales logits and, with a cap, soft-caps them by cap · tanh(x / cap), in the
-    /// pinned lane (llama.cpp's arithmetic).
+    /// Scales logits and, with a cap, soft-caps each logit x to cap · tanh(x / cap), in
+    /// the pinned lane (llama.cpp's arithmetic).
     pub(crate) fn soft_cap_pinned(x: &mut [f32], scale: f32, cap: Option<f32>) {
         soft_cap_by::<true>(x, scale, cap);
     }
@@ -118,8 +119,8 @@ pub(crate) mod kernels {
     }
 
     /// Computes the SiLU product `gate = silu(gate) * up` for each activation, in the
-    /// pinned lane (llama.cpp's arithmetic). The first `whole` values lie in whole
-    /// vectors of llama.cpp's build, the others follow them.
+    /// pinned lane (llama.cpp's arithmetic). `whole` is the number of values in whole
+    /// vectors of llama.cpp's build; the others follow them.
     pub(crate) fn silu_product_pinned(
         profile: Profile,
         whole: usize,

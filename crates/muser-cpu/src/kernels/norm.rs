@@ -1,12 +1,13 @@
 //! RMS norm kernels: of a row of activations, of the heads of a row, and of a row that is
 //! added to another.
 //!
-//! Contract: [`muser_ops::norm`], and [`muser_ops::pinned::norm`] for the kernels named
-//! `…_pinned`, of the pinned lane (llama.cpp's arithmetic). The two differ in the sum of
-//! squares alone. The strict lane (muser's own arithmetic) has 256 partial sums, in 256 /
-//! `ELEMENTS` accumulators, so that no level waits for the latency of an fma. The pinned
-//! lane has a chain of f64 additions; the chains of four heads are computed side by side.
-//! The row is read twice, the second time from L1.
+//! Contract (the scalar functions that define the bits): [`muser_ops::norm`], and
+//! [`muser_ops::pinned::norm`] for the kernels named `…_pinned`, of the pinned lane
+//! (llama.cpp's arithmetic). The two differ in the sum of squares alone. The strict
+//! lane (muser's own arithmetic) has 256 partial sums, in 256 / `ELEMENTS`
+//! accumulators, so that no level waits for the latency of an fma. The pinned lane has
+//! a chain of f64 additions; the chains of four heads are computed side by side. The
+//! row is read twice, the second time from L1.
 //!
 //! Traffic: for each value, 4 bytes read, 4 bytes written, and 4 bytes of weight. 6,656
 //! values are 26 KB each, which stay in L1 and L2.
@@ -131,8 +132,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Multiplies a head by its RMS norm's factor r and by the weights w: `x = (x · r) ·
-    /// w`.
+    /// Multiplies one head of a row by the factor r of its RMS norm and by the weights
+    /// w: `x = (x · r) · w`.
     #[inline]
     fn scaled_head(head: &mut [f32], r: f32, weight: &[f32]) {
         let rv = v::splat(r);

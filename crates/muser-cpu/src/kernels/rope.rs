@@ -1,8 +1,9 @@
 //! Rotary position encoding (RoPE) of the heads of one row of activations, in place.
 //!
-//! Contract: [`muser_ops::rope`](mod@muser_ops::rope), and
-//! [`muser_ops::pinned::rope`](mod@muser_ops::pinned::rope) for the kernel
-//! named `rope_pinned`. The two values of a pair are neighbours, so a vector holds whole
+//! Contract (the scalar functions that define the bits):
+//! [`muser_ops::rope`](mod@muser_ops::rope), and
+//! [`muser_ops::pinned::rope`](mod@muser_ops::pinned::rope) for the kernel named
+//! `rope_pinned`. The two values of a pair are neighbours, so a vector holds whole
 //! pairs: a permutation doubles each angle, and a shuffle swaps the values of a pair.
 
 use muser_levels::levels;

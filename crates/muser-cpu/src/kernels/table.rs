@@ -202,7 +202,7 @@ table! {
     /// Computes the SiLU product `gate = silu(gate) * up` for each activation.
     "elementwise/silu_product" silu_product = elementwise::level::silu_product
         (gate: &mut [f32], up: &[f32]);
-    /// Scales logits and, with a cap, soft-caps them: cap · tanh(x / cap).
+    /// Scales logits and, with a cap, soft-caps each logit x to cap · tanh(x / cap).
     "elementwise/soft_cap" soft_cap = elementwise::level::soft_cap
         (x: &mut [f32], scale: f32, cap: Option<f32>);
     /// Computes the sigmoid gate `x *= sigmoid(gate)` for each activation, in the pinned

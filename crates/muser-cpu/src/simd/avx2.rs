@@ -21,8 +21,9 @@ use std::arch::x86_64::*;
 pub(crate) type V = __m256;
 /// The number of f32 elements in a vector of the avx2 level.
 pub(crate) const ELEMENTS: usize = 8;
-/// The number of query heads that attention computes at once at the avx2 level. They take
-/// 2 × 4 accumulators, 4 vectors of K or V and one broadcast, of 16 registers.
+/// The number of query heads that attention computes at once at the avx2 level. This
+/// takes 13 of the 16 registers: 2 × 4 accumulators, 4 vectors of K or V and one
+/// broadcast.
 pub(crate) const HEAD_BLOCK: usize = 2;
 
 /// Returns a pointer to `$n` values of a slice from `$at` on, after a check that they
@@ -134,8 +135,8 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     _mm256_round_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
-/// Computes glibc's expf in each element, as `muser_ops::pinned::glibc::expf` defines it,
-/// four f64 at a time.
+/// Computes glibc's expf of each element of a vector, as
+/// `muser_ops::pinned::glibc::expf` defines it, four f64 at a time.
 #[inline]
 #[level(avx2)]
 pub(crate) fn exp_glibc(x: V) -> V {
@@ -271,21 +272,22 @@ pub(crate) fn load256(x: &[u8], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 bytes; the load is unaligned.
     unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Loads 32 of the 256 int8 codes of a block of activations, from code `at` on.
+/// Loads 32 of the 256 quantised values (int8 codes) of a block of activations, from
+/// value `at` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m256i {
     // SAFETY: the slice expression has checked 32 codes; the load is unaligned.
     unsafe { _mm256_loadu_si256(checked!(x, at, 32).cast()) }
 }
-/// Loads the eight 16-bit sums of activation codes of a block.
+/// Loads the eight 16-bit sums of a block's quantised activations.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums8(x: &[i16; 8]) -> __m128i {
     // SAFETY: the array has 16 bytes.
     unsafe { _mm_loadu_si128(x.as_ptr().cast()) }
 }
-/// Loads the sixteen 16-bit sums of activation codes of a block.
+/// Loads the sixteen 16-bit sums of a block's quantised activations.
 #[inline]
 #[level(avx2)]
 pub(crate) fn load_sums16(x: &[i16; 16]) -> __m256i {
@@ -301,7 +303,7 @@ pub(crate) fn to_array4(v: __m128) -> [f32; 4] {
     unsafe { _mm_storeu_ps(out.as_mut_ptr(), v) };
     out
 }
-/// Stores 32 int8 codes of activations to `q[at..]`.
+/// Stores 32 quantised activations (int8 codes) to `q[at..]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_codes(q: &mut [i8; 256], at: usize, v: __m256i) {
@@ -333,8 +335,9 @@ pub(crate) fn factors4(blocks: [&[u8]; 4], at: usize) -> __m128 {
         bits(blocks[0]) | bits(blocks[1]) << 16 | bits(blocks[2]) << 32 | bits(blocks[3]) << 48;
     _mm_cvtph_ps(_mm_cvtsi64_si128(all))
 }
-/// Adds the integer sums of a superblock to the running f32 sums of four rows: `f32(sum)
-/// · (factor · y) + acc`, the final sum rounded once. y: the activations' scale.
+/// Adds the integer sums of a superblock to the running f32 sums of four rows:
+/// `f32(sum) · (factor · y) + acc`, the final sum rounded once. factor: the
+/// superblock's f32 factor; y: the activations' scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn chain4(sum: __m128i, factor: __m128, y: f32, acc: __m128) -> __m128 {
@@ -368,7 +371,8 @@ pub(crate) fn factor_at(w: &[u8], at: usize) -> f32 {
 pub(crate) fn difference(a: __m128, b: __m128) -> [f32; 4] {
     to_array4(_mm_sub_ps(a, b))
 }
-/// Returns the bytes of four weight blocks; if there are fewer, the last one is repeated.
+/// Returns the bytes of four weight blocks, to compute side by side. If fewer are
+/// given, the last one is repeated.
 #[inline]
 #[level(avx2)]
 pub(crate) fn four<const B: usize>(w: &[[u8; B]]) -> [&[u8]; 4] {
@@ -384,9 +388,9 @@ pub(crate) fn scales_of(x: &[Block]) -> __m128 {
     _mm_setr_ps(x[0].d, x[last.min(1)].d, x[last.min(2)].d, x[last].d)
 }
 /// Adds the integer sums of up to four superblocks of one row to its running f32 sums,
-/// one after the other: `f32(sum) · (factor · y) + acc`. The two running sums, of scaled
-/// products and of minima, are the first two elements of `chains`. y: the activations'
-/// scale.
+/// one after the other: `f32(sum) · (factor · y) + acc`. The two running sums, of
+/// scaled products and of minima, are the first two elements of `chains`. factor: the
+/// superblock's f32 factor; y: the activations' scale.
 #[inline]
 #[level(avx2)]
 pub(crate) fn links(

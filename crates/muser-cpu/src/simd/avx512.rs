@@ -18,8 +18,9 @@ use std::arch::x86_64::*;
 pub(crate) type V = __m512;
 /// The number of f32 elements in a vector of the avx512 level.
 pub(crate) const ELEMENTS: usize = 16;
-/// The number of query heads that attention computes at once at the avx512 level. They
-/// take 4 × 4 accumulators, 4 vectors of K or V and one broadcast, of 32 registers.
+/// The number of query heads that attention computes at once at the avx512 level. This
+/// takes 21 of the 32 registers: 4 × 4 accumulators, 4 vectors of K or V and one
+/// broadcast.
 pub(crate) const HEAD_BLOCK: usize = 4;
 
 /// Returns a pointer to `$n` values of a slice from `$at` on, after a check that they
@@ -131,8 +132,8 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     _mm512_roundscale_ps::<{ _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC }>(a)
 }
-/// Computes glibc's expf in each element, as `muser_ops::pinned::glibc::expf` defines it,
-/// eight f64 at a time.
+/// Computes glibc's expf of each element of a vector, as
+/// `muser_ops::pinned::glibc::expf` defines it, eight f64 at a time.
 #[inline]
 #[level(avx512)]
 pub(crate) fn exp_glibc(x: V) -> V {
@@ -264,14 +265,15 @@ pub(crate) fn load512(x: &[u8], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 bytes; the load is unaligned.
     unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// Loads 64 of the 256 int8 codes of a block of activations, from code `at` on.
+/// Loads 64 of the 256 quantised values (int8 codes) of a block of activations, from
+/// value `at` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn load_codes(x: &[i8; 256], at: usize) -> __m512i {
     // SAFETY: the slice expression has checked 64 codes; the load is unaligned.
     unsafe { _mm512_loadu_si512(checked!(x, at, 64).cast()) }
 }
-/// Stores sixteen int8 codes of activations to `q[at..]`.
+/// Stores sixteen quantised activations (int8 codes) to `q[at..]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_codes16(q: &mut [i8; 256], at: usize, v: __m128i) {

@@ -75,8 +75,8 @@ pub(crate) mod functions {
         copysign(select_lt(a, splat(constants::TANH_SPLIT), small, large), x)
     }
 
-    /// Computes glibc's tanhf in each element, as `muser_ops::pinned::glibc::tanhf`
-    /// defines it.
+    /// Computes glibc's tanhf of each element of a vector, as
+    /// `muser_ops::pinned::glibc::tanhf` defines it.
     #[inline]
     pub(crate) fn tanh_glibc(x: V) -> V {
         let (one, two) = (splat(1.0), splat(2.0));
@@ -89,8 +89,9 @@ pub(crate) mod functions {
         copysign(select_lt(a, one, small, large), x)
     }
 
-    /// Computes glibc's expm1 of 2 a or -2 a in each element, for [`tanh_glibc`]. All
-    /// branches are computed and one is selected.
+    /// Computes glibc's expm1 of each element of a vector, for [`tanh_glibc`], whose
+    /// arguments are 2 |x| or -2 |x| of a limited |x|. All branches are computed and one
+    /// is selected.
     #[inline]
     fn expm1_glibc(arg: V) -> V {
         let (zero, one, half) = (splat(0.0), splat(1.0), splat(0.5));
@@ -135,9 +136,9 @@ pub(crate) mod functions {
         select_lt(size, splat(glibc::EXPM1_TINY), arg, value)
     }
 
-    /// Computes llama.cpp's exp in each element, as `muser_ops::pinned::math::exp`
-    /// defines it. `WIDE` selects the build of llama.cpp with vectors of 16, whatever the
-    /// width of this level's vectors.
+    /// Computes llama.cpp's exp of each element of a vector, as
+    /// `muser_ops::pinned::math::exp` defines it. `WIDE` selects the build of llama.cpp
+    /// with vectors of 16, whatever the width of this level's vectors.
     #[inline]
     pub(crate) fn exp_pinned<const WIDE: bool>(x: V) -> V {
         let [shift, log2_e, ln2_hi, ln2_lo, c1, c2, c3, c4, c5] = pinned::EXP;

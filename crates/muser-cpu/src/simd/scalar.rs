@@ -76,7 +76,8 @@ pub(crate) fn round(a: V) -> V {
 pub(crate) fn trunc(a: V) -> V {
     a.trunc()
 }
-/// Computes glibc's expf in each element, as `muser_ops::pinned::glibc::expf` defines it.
+/// Computes glibc's expf of each element of a vector, as
+/// `muser_ops::pinned::glibc::expf` defines it.
 pub(crate) fn exp_glibc(x: V) -> V {
     muser_ops::pinned::glibc::expf(x)
 }
@@ -99,8 +100,8 @@ pub(crate) fn scale_by_power(p: V, n: V) -> V {
     let power = |k: i32| f32::from_bits(((k + 127) as u32) << 23);
     p * power(half) * power(n - half)
 }
-/// Stands for the rotary encoding of whole vectors, of which the scalar level has none:
-/// rotates no pairs and returns 0, and the caller's loop rotates all of them.
+/// Rotates no pairs of a rotary position encoding and returns 0: the scalar level has
+/// no whole vectors of pairs, and the caller's loop rotates all of them.
 pub(crate) fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32]) -> usize {
     let _ = (x, cos, sin);
     0

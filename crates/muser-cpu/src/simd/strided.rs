@@ -1,5 +1,6 @@
-//! Views of weight rows for the transposing kernels. [`Strided`]: rows a constant number
-//! of bytes apart. [`Word`]: the 32-bit types in a line of a slab (rows transposed).
+//! Views of weight rows for the transposing kernels. [`Strided`]: rows a constant
+//! number of bytes apart. [`Word`]: the 32-bit types in a line of a slab (weight rows
+//! transposed, one vector element per row).
 
 use std::marker::PhantomData;
 
@@ -19,7 +20,7 @@ unsafe impl Word for [u8; 4] {}
 // SAFETY: as above.
 unsafe impl Word for [i16; 2] {}
 
-/// A view of `L` rows that begin `stride` bytes apart, of each of which `B` bytes may be
+/// A view of `L` weight rows that begin `stride` bytes apart; `B` bytes of each may be
 /// read.
 ///
 /// One pointer and the stride address all rows. Sixteen slices would be sixteen pointers in

@@ -8,8 +8,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// Unpacks the 256 codes of a superblock of weights in natural order; their bias (zero
-/// point) is not subtracted.
+/// Unpacks the 256 quantised values (codes) of a superblock of weights, in natural
+/// order; their bias (zero point) is not subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -20,7 +20,7 @@ pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m2
     }
 }
 
-/// Unpacks the 256 codes of a Q4_K superblock, from nibbles.
+/// Unpacks the 256 quantised values (codes) of a Q4_K superblock, stored as nibbles.
 #[inline]
 #[level(avx2)]
 fn nibbles<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -34,7 +34,8 @@ fn nibbles<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Unpacks the 256 codes of a Q5_K superblock, from nibbles and fifth bits.
+/// Unpacks the 256 quantised values (codes) of a Q5_K superblock, stored as nibbles and
+/// separate fifth bits.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -63,7 +64,8 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Unpacks a Q6_K superblock, from nibbles and pairs of bits, to 256 codes in `0..=63`.
+/// Unpacks the 256 quantised values (codes, `0..=63`) of a Q6_K superblock, stored as
+/// nibbles and separate pairs of bits.
 #[inline]
 #[level(avx2)]
 fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
@@ -92,8 +94,9 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m256i; 8] {
     out
 }
 
-/// Unpacks the 32 codes of the weight group that begins at byte `at`, in natural order:
-/// signed bytes, or nibbles whose bias (zero point) is not subtracted.
+/// Unpacks the 32 quantised values (codes) of the weight group that begins at byte
+/// `at`, in natural order: signed bytes, or nibbles whose bias (zero point) is not
+/// subtracted.
 #[inline]
 #[level(avx2)]
 pub(crate) fn of_group<F: Group>(w: &[u8], at: usize) -> __m256i {

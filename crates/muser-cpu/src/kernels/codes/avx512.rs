@@ -11,8 +11,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes, SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
-/// Unpacks the 256 codes of a superblock of weights in natural order; their bias (zero
-/// point) is not subtracted.
+/// Unpacks the 256 quantised values (codes) of a superblock of weights, in natural
+/// order; their bias (zero point) is not subtracted.
 #[inline]
 #[level(avx512)]
 pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -23,7 +23,7 @@ pub(crate) fn of_superblock<F: Superblock, const B: usize>(w: &[u8; B]) -> [__m5
     }
 }
 
-/// Unpacks the 256 codes of a Q4_K superblock, from nibbles.
+/// Unpacks the 256 quantised values (codes) of a Q4_K superblock, stored as nibbles.
 #[inline]
 #[level(avx512)]
 fn nibbles<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -37,7 +37,8 @@ fn nibbles<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Unpacks the 256 codes of a Q5_K superblock, from nibbles and fifth bits.
+/// Unpacks the 256 quantised values (codes) of a Q5_K superblock, stored as nibbles and
+/// separate fifth bits.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -62,7 +63,8 @@ fn nibbles_and_bits<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Unpacks a Q6_K superblock, from nibbles and pairs of bits, to 256 codes in `0..=63`.
+/// Unpacks the 256 quantised values (codes, `0..=63`) of a Q6_K superblock, stored as
+/// nibbles and separate pairs of bits.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
@@ -85,9 +87,9 @@ fn nibbles_and_pairs<const B: usize>(w: &[u8; B]) -> [__m512i; 4] {
     out
 }
 
-/// Unpacks the 64 codes of two weight groups, which begin at the bytes `first` and
-/// `second`, in natural order. The codes are unsigned: their zero point [`bias`] is not
-/// subtracted.
+/// Unpacks the 64 quantised values (codes) of two weight groups, which begin at the
+/// bytes `first` and `second`, in natural order. The codes are unsigned: their zero
+/// point [`bias`] is not subtracted.
 #[inline]
 #[level(avx512)]
 pub(crate) fn of_two_groups<F: Group>(w: &[u8], first: usize, second: usize) -> __m512i {

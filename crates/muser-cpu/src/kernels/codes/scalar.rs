@@ -7,8 +7,8 @@ use muser_quant::q5_k::BlockQ5K;
 use muser_quant::q6_k::BlockQ6K;
 use muser_quant::{GROUP, Group, GroupCodes, SuperCodes, Superblock, f16};
 
-/// Unpacks a superblock: the codes of 256 weights, their scales and minima. The codes'
-/// bias (zero point) is not subtracted.
+/// Unpacks a superblock: the quantised values (codes) of 256 weights, their scales and
+/// minima. The codes' bias (zero point) is not subtracted.
 pub(crate) fn unpack<F: Superblock, const B: usize>(bytes: &[u8; B], to: &mut Unpacked) {
     match F::CODES {
         SuperCodes::Nibbles => nibbles(&BlockQ4K::from_bytes(sized(bytes)), to),
@@ -17,14 +17,16 @@ pub(crate) fn unpack<F: Superblock, const B: usize>(bytes: &[u8; B], to: &mut Un
     }
 }
 
-/// Returns the bytes of a superblock as an array of the length that its packing has.
+/// Returns the bytes of a superblock as an array of `N` bytes, the size of a superblock
+/// of its weight format.
 fn sized<const B: usize, const N: usize>(bytes: &[u8; B]) -> &[u8; N] {
     bytes
         .first_chunk()
         .expect("a packing has blocks of one length only")
 }
 
-/// Unpacks a Q4_K superblock: 256 codes from nibbles, scales and minima.
+/// Unpacks a Q4_K superblock: its 256 quantised values (codes, stored as nibbles),
+/// scales and minima.
 fn nibbles(b: &BlockQ4K, to: &mut Unpacked) {
     let groups = to.codes.as_flattened_mut().as_chunks_mut::<64>().0;
     for (out, packed) in groups.iter_mut().zip(b.codes.as_chunks::<32>().0) {
@@ -37,7 +39,8 @@ fn nibbles(b: &BlockQ4K, to: &mut Unpacked) {
     (to.d, to.dmin) = (f16::to_f32(b.d), f16::to_f32(b.dmin));
 }
 
-/// Unpacks a Q5_K superblock: 256 codes from nibbles and fifth bits, scales and minima.
+/// Unpacks a Q5_K superblock: its 256 quantised values (codes, stored as nibbles and
+/// separate fifth bits), scales and minima.
 fn nibbles_and_bits(b: &BlockQ5K, to: &mut Unpacked) {
     let groups = to.codes.as_flattened_mut().as_chunks_mut::<64>().0;
     let packed = b.low.as_chunks::<32>().0;
@@ -51,8 +54,8 @@ fn nibbles_and_bits(b: &BlockQ5K, to: &mut Unpacked) {
     (to.d, to.dmin) = (f16::to_f32(b.d), f16::to_f32(b.dmin));
 }
 
-/// Unpacks a Q6_K superblock, from nibbles and pairs of bits, to 256 codes in `0..=63`,
-/// and its scales.
+/// Unpacks a Q6_K superblock: its 256 quantised values (codes, `0..=63`, stored as
+/// nibbles and separate pairs of bits) and its scales.
 fn nibbles_and_pairs(b: &BlockQ6K, to: &mut Unpacked) {
     let halves = to.codes.as_flattened_mut().as_chunks_mut::<128>().0;
     for (h, out) in halves.iter_mut().enumerate() {
@@ -83,7 +86,8 @@ fn scales_and_minima((scales, mins): ([u8; 8], [u8; 8]), to: &mut Unpacked) {
     }
 }
 
-/// Unpacks the 32 codes of a group of weights and subtracts their bias (zero point).
+/// Unpacks the 32 quantised values (codes) of a group of weights and subtracts their
+/// bias (zero point).
 pub(crate) fn of_group<F: Group>(block: &[u8]) -> [i8; GROUP] {
     let mut codes = [0; GROUP];
     match F::CODES {

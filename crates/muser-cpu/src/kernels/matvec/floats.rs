@@ -82,8 +82,8 @@ pub(crate) mod kernels {
         v::halve(acc[0])
     }
 
-    /// Loads a vector of float weights, from weight `at` of the bytes on, and converts it
-    /// to f32.
+    /// Loads a vector of float weights from bytes, beginning with weight `at`, and
+    /// converts it to f32.
     #[inline]
     pub(crate) fn load<F: Float>(w: &[u8], at: usize) -> v::V {
         match F::CODES {

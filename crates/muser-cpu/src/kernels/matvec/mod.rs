@@ -2,8 +2,8 @@
 //! (superblocks of 256 weights, groups of 32), or with any number of vectors (float
 //! weights).
 //!
-//! Contract: [`muser_ops::project`]. Each arithmetic has a module, which is generic over
-//! its formats.
+//! Contract (the scalar functions that define the bits): [`muser_ops::project`]. Each
+//! arithmetic has a module, which is generic over its formats.
 
 pub(crate) mod floats;
 pub(crate) mod groups;

@@ -1,9 +1,10 @@
 //! Attention kernels of the pinned lane (llama.cpp's arithmetic).
 //!
-//! Contract: [`muser_ops::pinned::attention`]. The cache is that of the strict lane: K is
-//! transposed within a chunk of 64 positions, V is stored by position. So a vector element
-//! is a position in the scores and a dimension in the sums of values, and no element is
-//! added to another.
+//! Contract (the scalar functions that define the bits):
+//! [`muser_ops::pinned::attention`]. The cache is that of the strict lane: K is
+//! transposed within a chunk of 64 positions, V is stored by position. So a vector
+//! element is a position in the scores and a dimension in the sums of values, and no
+//! element is added to another.
 //!
 //! ```text
 //! single   query heads of one KV head, one position; a part of the slots, or all:
@@ -45,9 +46,11 @@ pub(crate) struct Queries<'a> {
     /// The number of queries (rows of one head) in the tile whose attention is computed
     /// together.
     pub(crate) rows: usize,
-    /// The position of the tile's first query in its sequence.
+    /// The position, in its sequence, of the first query in a tile of attention
+    /// queries.
     pub(crate) first: usize,
-    /// One past the last position of the whole forward pass, of which the tile is a part.
+    /// One past the last position of the whole forward pass, of which the tile of
+    /// queries is a part.
     pub(crate) end: usize,
 }
 
@@ -81,7 +84,8 @@ pub(crate) mod kernels {
         s: f32,
     }
 
-    /// The running softmax before any position: a maximum of -inf and a sum of 0.
+    /// The running softmax of an attention head before any position is added: a maximum
+    /// of -inf and a sum of 0.
     const BEGIN: Running = Running {
         m: f32::NEG_INFINITY,
         s: 0.0,
@@ -178,8 +182,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Merges the attention over one part of the context into that over the parts before
-    /// it.
+    /// Merges the attention result of one part of the context into the merged result of
+    /// the parts before it.
     #[inline]
     fn join(joined: &mut Running, part: Running, out: &mut [f32], a: &[f32]) {
         if part.s == 0.0 {
@@ -357,7 +361,7 @@ pub(crate) mod kernels {
     }
 
     /// Computes attention of a tile of queries for a profile (build of llama.cpp) of
-    /// vector width `L`; `WIDE` if that is 16.
+    /// vector width `L`. `WIDE` says that the width is 16.
     fn tile<const L: usize, const WIDE: bool>(
         desc: &Attention,
         queries: &Queries<'_>,
@@ -479,7 +483,8 @@ pub(crate) mod kernels {
         }
 
         /// Adds the weighted values Σ p_t · v_t over all positions t of a chunk (64
-        /// cached positions) to `o`. p_t: the softmax weight; v_t: the row of V.
+        /// cached positions) to the running sum `o`. p_t: the softmax weight; v_t: the
+        /// row of V.
         #[inline]
         fn values<const H: usize>(&self, p: &[[f32; CHUNK]; H], o: &mut [f32]) {
             for base in (0..self.padded).step_by(BLOCK) {

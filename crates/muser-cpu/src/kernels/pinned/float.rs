@@ -1,10 +1,11 @@
 //! Products of float weights with activations in the pinned lane (llama.cpp's
 //! arithmetic).
 //!
-//! Contract: [`muser_ops::pinned::dot`]: the order of tinyBLAS from two columns on if the
-//! number of rows is a multiple of four, else the order of `vec_dot`. An element of the
-//! contract's vectors is an element of a register. At avx2, a vector of the 16-wide
-//! profile is two registers; at avx512, the 8-wide profile uses the avx2 kernel.
+//! Contract (the scalar functions that define the bits): [`muser_ops::pinned::dot`]:
+//! the order of tinyBLAS from two columns on if the number of rows is a multiple of
+//! four, else the order of `vec_dot`. An element of the contract's vectors is an
+//! element of a register. At avx2, a vector of the 16-wide profile is two registers; at
+//! avx512, the 8-wide profile uses the avx2 kernel.
 //!
 //! ```text
 //! vectors    a row and a column: four vectors of partial sums, folded once
@@ -17,8 +18,8 @@
 use muser_levels::levels;
 use muser_ops::Profile;
 
-/// The order in which llama.cpp adds the products of float weights: that of a build (its
-/// vector width), of `vec_dot` or tinyBLAS.
+/// The order in which llama.cpp adds the products of float weights: it depends on the
+/// vector width of the build, and on the routine, `vec_dot` or tinyBLAS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) profile: Profile,

@@ -1,7 +1,7 @@
 //! Quantises f32 activations to int8 codes with AVX2, in vectors of 8.
 //!
-//! `vcvtps2dq` rounds to nearest even, as the contract demands. The product before it is
-//! a separate multiplication, never an fma.
+//! `vcvtps2dq` rounds to nearest even, as the definition of the bits demands. The
+//! product before it is a separate multiplication, never an fma.
 
 use super::{Block, Groups};
 use crate::simd::avx2 as v;

@@ -1,7 +1,8 @@
 //! Quantises activations to int8 codes: Q8_K (one scale for 256 values) and Q8 (one for
 //! 32).
 //!
-//! Contracts: [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a time,
+//! Contracts (the scalar functions that define the bits):
+//! [`muser_quant::q8_k::BlockQ8K::quantize`] and, for eight groups at a time,
 //! [`muser_quant::q8::BlockQ8::quantize`]. Unlike the contract's block, [`Block`] has
 //! sums of 16 and of 32 codes, since formats need one or the other, and it is laid out
 //! for aligned loads.
@@ -24,11 +25,11 @@ pub(crate) mod scalar;
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Block {
-    /// The 256 int8 codes of the activations.
+    /// The quantised values (int8 codes) of the 256 activations.
     pub(crate) q: [i8; QK],
-    /// The sum of each 16 consecutive codes of the activations.
+    /// The sums of the quantised activations (codes): one for each 16 consecutive ones.
     pub(crate) sums16: [i16; QK / 16],
-    /// The sum of each 32 consecutive codes of the activations.
+    /// The sums of the quantised activations (codes): one for each 32 consecutive ones.
     pub(crate) sums32: [i16; QK / 32],
     /// The scale: an activation is about this factor times its code.
     pub(crate) d: f32,
@@ -47,9 +48,9 @@ impl Block {
         }
     }
 
-    /// Returns a block of zero codes if the 256 activations are all 0 or too small, or
-    /// one is not finite, and `None` if they have to be quantised. `max_bits` are the f32
-    /// bits of the largest magnitude.
+    /// Returns `None` if the 256 activations have to be quantised. Returns a block of
+    /// zeros if they are all 0 or too small, or if one is not finite. `max_bits` are
+    /// the f32 bits of the largest magnitude.
     #[inline]
     fn special(max_bits: u32) -> Option<Self> {
         if max_bits >= f32::INFINITY.to_bits() {
@@ -73,11 +74,11 @@ impl Block {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Groups {
-    /// The 256 int8 codes of the activations.
+    /// The quantised values (int8 codes) of the 256 activations.
     pub(crate) q: [i8; QK],
     /// The scale of each of the eight groups of activations: the factor of its codes.
     pub(crate) d: [f32; QK / GROUP],
-    /// The sum of the 32 activation codes of each group.
+    /// The sums of the quantised activations (codes), one for each group of 32.
     pub(crate) sums: [i16; QK / GROUP],
 }
 

@@ -5,8 +5,8 @@ use crate::simd::avx2 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// Reads the bytes, as many as are whole steps of 512, and folds them into one word by
-/// xor.
+/// Reads a slice of bytes, in whole steps of 512, and combines them to one word by xor,
+/// to measure the read bandwidth.
 #[level(avx2)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [_mm256_setzero_si256(); 4];

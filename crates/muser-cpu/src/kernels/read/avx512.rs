@@ -6,8 +6,8 @@ use crate::simd::avx512 as v;
 use muser_levels::level;
 use std::arch::x86_64::*;
 
-/// Reads the bytes, as many as are whole steps of 512, and folds them into one word by
-/// xor.
+/// Reads a slice of bytes, in whole steps of 512, and combines them to one word by xor,
+/// to measure the read bandwidth.
 #[level(avx512)]
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [_mm512_setzero_si512(); 4];

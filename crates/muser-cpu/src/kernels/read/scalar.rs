@@ -3,8 +3,8 @@
 
 use super::STEP;
 
-/// Reads the bytes, as many as are whole steps of 512, and folds them into one word by
-/// xor.
+/// Reads a slice of bytes, in whole steps of 512, and combines them to one word by xor,
+/// to measure the read bandwidth.
 pub(crate) fn read(bytes: &[u8]) -> u64 {
     let mut sums = [0; 8];
     for step in bytes.as_chunks::<STEP>().0 {

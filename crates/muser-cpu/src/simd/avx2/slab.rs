@@ -1,5 +1,5 @@
 //! AVX2 functions for slabs (superblocks of eight weight rows, transposed so that each
-//! vector element is one row): the transpositions and the product.
+//! vector element holds one row's weights): the transpositions and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Ahead, Chains, Slab, link, together};
@@ -10,44 +10,46 @@ use muser_quant::Superblock;
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-/// The number of weight rows in a slab (rows transposed) at the avx2 level.
+/// The number of weight rows that are transposed to one slab, one vector element per
+/// row, at the avx2 level.
 pub(crate) const ROWS: usize = 8;
-/// The number of slabs (transposed weight rows) that are multiplied side by side in a
-/// wide batch at the avx2 level.
+/// The number of slabs (weight rows transposed, one vector element per row) that are
+/// multiplied side by side in a wide batch at the avx2 level.
 pub(crate) const SLABS: usize = 1;
-/// The number of activation columns that are multiplied with a slab (transposed weight
-/// rows) together at the avx2 level. They take 4 sums of pairs, 4 scaled sums, a line and
-/// a product, of 16 registers.
+/// The number of activation columns that are multiplied with a slab (weight rows
+/// transposed, one vector element per row) together at the avx2 level. This takes 10 of
+/// the 16 registers: 4 sums of pairs, 4 scaled sums, a line and a product.
 pub(crate) const COLUMNS: usize = 4;
 
-/// Prefetches `N` cache lines of the weight bytes that the next slab (the next transposed
-/// rows) will read, from `line` on.
+/// Prefetches `N` cache lines of the weight bytes that the next slab (the next weight
+/// rows, which will be transposed) will read, from cache line `line` on.
 #[inline]
 #[level(avx2)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
     prefetch(ahead.from, ahead.at + 64 * line, 64 * N);
 }
 
-/// The packed bytes of the weight rows that a slab is made of.
+/// The packed bytes of the weight rows that are transposed to one slab.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// Stores a line of a slab (transposed weight rows): one 32-bit word for each of eight
-/// rows.
+/// Stores a line of a slab (weight rows transposed, one vector element per row): one
+/// 32-bit word for each of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m256i) {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) };
 }
-/// Loads a line of a slab (transposed weight rows): one 32-bit word of each of eight
-/// rows.
+/// Loads a line of a slab (weight rows transposed, one vector element per row): one
+/// 32-bit word of each of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m256i {
     // SAFETY: eight values of four bytes of a `Word`.
     unsafe { _mm256_loadu_si256(line.as_ptr().cast()) }
 }
-/// Broadcasts the four activation codes `4 k .. 4 k + 4` to every element of a vector.
+/// Broadcasts four quantised activations (int8 codes), those of index `4 k .. 4 k + 4`,
+/// to every element of a vector.
 #[inline]
 #[level(avx2)]
 pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
@@ -55,8 +57,8 @@ pub(crate) fn quad(q: &[i8; 256], k: usize) -> __m256i {
     // SAFETY: the slice expression has checked four bytes; the read is unaligned.
     _mm256_set1_epi32(unsafe { q.cast::<i32>().read_unaligned() })
 }
-/// Broadcasts the two sums of activation codes `2 t` and `2 t + 1` to every element of a
-/// vector.
+/// Broadcasts two sums of quantised activations, those of index `2 t` and `2 t + 1`, to
+/// every element of a vector.
 #[inline]
 #[level(avx2)]
 fn sum_pair(sums: &[i16], t: usize) -> __m256i {
@@ -65,8 +67,8 @@ fn sum_pair(sums: &[i16], t: usize) -> __m256i {
     _mm256_set1_epi32(unsafe { sums.cast::<i32>().read_unaligned() })
 }
 
-/// Transposes the four dwords from byte `at` on of each of eight weight rows to four
-/// lines, with one element for each row.
+/// Transposes four 32-bit words, from byte `at` on, of each of eight weight rows to
+/// four vectors: vector i has word i of every row.
 ///
 /// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
 /// rows. A line takes two shuffles and an insertion.
@@ -111,8 +113,8 @@ fn pick(line: __m256i, bytes: [u8; 4]) -> __m256i {
     let index = _mm256_broadcastsi128_si256(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm256_shuffle_epi8(line, index)
 }
-/// Unpacks and transposes the factors, scales (twice in a word) and minima of the Q4_K or
-/// Q5_K superblocks of eight rows.
+/// Unpacks and transposes the factors (from f16 to f32), scales (each twice in a 32-bit
+/// word) and minima of the Q4_K or Q5_K superblocks of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -145,8 +147,8 @@ pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Unpacks and transposes the factors and scales (twice in a word) of the Q6_K
-/// superblocks of eight rows.
+/// Unpacks and transposes the factors (from f16 to f32) and scales (each twice in a
+/// 32-bit word) of the Q6_K superblocks of eight rows.
 #[inline]
 #[level(avx2)]
 pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -165,9 +167,9 @@ pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab
     }
 }
 
-/// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
-/// columns of activations and adds the results to the rows' running f32 sums. Column n is
-/// `x[n * apart]`.
+/// Multiplies one superblock (256 weights) of `S` slabs (weight rows transposed, one
+/// vector element per row) with `N` columns of activations and adds the results to the
+/// rows' running f32 sums. The activations of column n are `x[n * apart]`.
 ///
 /// Without VNNI, `vpmaddubsw` multiplies four codes to two sums of pairs in i16. Pairs
 /// are added in i16 as long as their sum fits; the `vpmaddwd` that then widens them also
@@ -215,9 +217,9 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
         }
     }
 }
-/// Computes Σ_j s_j · a_j for each row and column, over part `part` of `parts` in a
-/// superblock. s_j: the scale of sub-block j; a_j: the integer dot product of its codes
-/// with the activations.
+/// Computes Σ_j s_j · a_j for each row and column, over one part (number `part` of
+/// `parts`) of a superblock. s_j: the scale of sub-block j; a_j: the integer dot
+/// product of its codes with the activations.
 #[inline]
 #[level(avx2)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
@@ -252,8 +254,9 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// Multiplies the sums of the activations with the minima of a superblock, or with the
-/// scales of Q6_K, for each row and column.
+/// Computes, for each row and column, the sum of minima times sums of activations over
+/// one part (number `part` of `parts`) of a superblock. For Q6_K, scales take the place
+/// of minima.
 #[inline]
 #[level(avx2)]
 fn minima<F: Superblock, const N: usize>(

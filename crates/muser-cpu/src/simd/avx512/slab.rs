@@ -1,5 +1,5 @@
 //! AVX-512 functions for slabs (superblocks of 16 weight rows, transposed so that each
-//! vector element is one row): the transpositions and the product.
+//! vector element holds one row's weights): the transpositions and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Ahead, Chains, Slab, link};
@@ -13,18 +13,21 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::offset_of;
 
-/// The number of weight rows in a slab (rows transposed) at the avx512 level.
+/// The number of weight rows that are transposed to one slab, one vector element per
+/// row, at the avx512 level.
 pub(crate) const ROWS: usize = 16;
-/// The number of slabs (transposed weight rows) that are multiplied side by side at the
-/// avx512 level. Each broadcast of activations serves both.
+/// The number of slabs (weight rows transposed, one vector element per row) that are
+/// multiplied side by side at the avx512 level. Each broadcast of activations serves
+/// both.
 pub(crate) const SLABS: usize = 2;
-/// The number of activation columns that are multiplied with a slab (transposed weight
-/// rows) together at the avx512 level. They take 8 sums of products, 8 scaled sums and a
-/// line, of 32 registers. With two slabs, the scaled sums go through memory.
+/// The number of activation columns that are multiplied with a slab (weight rows
+/// transposed, one vector element per row) together at the avx512 level. This takes 17
+/// of the 32 registers: 8 sums of products, 8 scaled sums and a line. With two slabs,
+/// the scaled sums go through memory.
 pub(crate) const COLUMNS: usize = 8;
 
 /// Prefetches into L2 `N` cache lines of the weight bytes that the next slab (the next
-/// transposed rows) will read, from `line` on.
+/// weight rows, which will be transposed) will read, from cache line `line` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
@@ -33,8 +36,8 @@ pub(crate) fn prefetch_lines<const N: usize>(ahead: Ahead<'_>, line: usize) {
         _mm_prefetch::<_MM_HINT_T1>(address.cast());
     }
 }
-/// Prefetches into L1 the next superblock (256 weights) of `N` rows of the slab
-/// (transposed weight rows), from row `first` on.
+/// Prefetches into L1 the next superblock (256 weights) of `N` rows of the slab (weight
+/// rows transposed, one vector element per row), from row `first` on.
 #[inline]
 #[level(avx512)]
 pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
@@ -49,19 +52,19 @@ pub(crate) fn prefetch_next_block<const B: usize, const N: usize>(
     }
 }
 
-/// The packed bytes of the weight rows that a slab is made of.
+/// The packed bytes of the weight rows that are transposed to one slab.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
-/// Stores a line of a slab (transposed weight rows): one 32-bit word for each of sixteen
-/// rows.
+/// Stores a line of a slab (weight rows transposed, one vector element per row): one
+/// 32-bit word for each of sixteen rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn store_line<T: Word>(to: &mut [T; ROWS], v: __m512i) {
     // SAFETY: sixteen values of four bytes of a `Word`.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) };
 }
-/// Loads a line of a slab (transposed weight rows): one 32-bit word of each of sixteen
-/// rows.
+/// Loads a line of a slab (weight rows transposed, one vector element per row): one
+/// 32-bit word of each of sixteen rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn line<T: Word>(line: &[T; ROWS]) -> __m512i {
@@ -84,8 +87,8 @@ fn transpose_quarters(v: [__m512i; 4]) -> [__m512i; 4] {
         _mm512_unpackhi_epi64(b, d),
     ]
 }
-/// Transposes the eight dwords from byte `at` on of each of 16 weight rows to eight
-/// lines, with one element for each row.
+/// Transposes eight 32-bit words, from byte `at` on, of each of 16 weight rows to eight
+/// vectors: vector i has word i of every row.
 ///
 /// Rows r and r + 4 share a vector, so that the elements of a line are in the order of the
 /// rows. A line takes three shuffles and an insertion.
@@ -100,9 +103,9 @@ pub(crate) fn transpose8<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [_
     }
     lines
 }
-/// Transposes half of the 16 weight rows of a slab (transposed rows), the eight from
-/// `first` on. Vector t has dwords t and 4 + t of the first four rows, then those of the
-/// other four.
+/// Transposes eight of the 16 weight rows of a slab, from row `first` on, so that each
+/// vector element belongs to one row. Vector t has dwords t and 4 + t of the first four
+/// rows, then those of the other four.
 #[inline]
 #[level(avx512)]
 fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize) -> [__m512i; 4] {
@@ -113,8 +116,8 @@ fn transpose_half<const B: usize>(rows: SlabRows<'_, B>, first: usize, at: usize
     }
     transpose_quarters(v)
 }
-/// Transposes the four dwords from byte `at` on of each of 16 weight rows to four lines,
-/// with one element for each row.
+/// Transposes four 32-bit words, from byte `at` on, of each of 16 weight rows to four
+/// vectors: vector i has word i of every row.
 #[inline]
 #[level(avx512)]
 pub(crate) fn transpose4<const B: usize>(rows: SlabRows<'_, B>, at: usize) -> [__m512i; 4] {
@@ -146,8 +149,8 @@ fn pick(line: __m512i, bytes: [u8; 4]) -> __m512i {
     let index = _mm512_broadcast_i32x4(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
     _mm512_shuffle_epi8(line, index)
 }
-/// Unpacks and transposes the factors, scales and minima of the Q4_K or Q5_K superblocks
-/// of 16 rows.
+/// Unpacks and transposes the factors (from f16 to f32), scales and minima of the Q4_K
+/// or Q5_K superblocks of 16 rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -181,7 +184,8 @@ pub(crate) fn header_with_minima<const B: usize>(rows: SlabRows<'_, B>, to: &mut
         store_line(&mut to.pairs[2 * h + 1], pick(mins[h], [2, 0x80, 3, 0x80]));
     }
 }
-/// Unpacks and transposes the factors and scales of the Q6_K superblocks of 16 rows.
+/// Unpacks and transposes the factors (from f16 to f32) and scales of the Q6_K
+/// superblocks of 16 rows.
 #[inline]
 #[level(avx512)]
 pub(crate) fn signed_header<const B: usize>(rows: SlabRows<'_, B>, to: &mut Slab<ROWS>) {
@@ -254,9 +258,10 @@ impl<'a, T, const N: usize> Columns<'a, T, N> {
     }
 }
 
-/// Defines the function `$name`, which multiplies a line of one slab (transposed weight
-/// rows), or of two, with the four bytes of each activation column from byte `at` on, and
-/// adds the products to `sums`, by the instruction `$op`.
+/// Defines the function `$name`, which multiplies a line of one slab (weight rows
+/// transposed, one vector element per row), or of two, with the four bytes of each
+/// activation column from byte `at` on, and adds the products to `sums`, by the
+/// instruction `$op`.
 ///
 /// With one slab, the instruction itself broadcasts from memory: N + 1 loads for N products.
 /// With two, a broadcast into a register serves both: N + 2 loads for 2 N products.
@@ -380,9 +385,9 @@ macro_rules! dots {
 dots!(dot_codes, "vpdpbusd");
 dots!(dot_pairs, "vpdpwssd");
 
-/// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
-/// columns of activations and adds the results to the rows' running f32 sums. Column n is
-/// `x[n * apart]`.
+/// Multiplies one superblock (256 weights) of `S` slabs (weight rows transposed, one
+/// vector element per row) with `N` columns of activations and adds the results to the
+/// rows' running f32 sums. The activations of column n are `x[n * apart]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
@@ -428,9 +433,9 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
         }
     }
 }
-/// Computes Σ_j s_j · a_j for each row and column, over part `part` of `parts` in a
-/// superblock. s_j: the scale of sub-block j; a_j: the integer dot product of its codes
-/// with the activations.
+/// Computes Σ_j s_j · a_j for each row and column, over one part (number `part` of
+/// `parts`) of a superblock. s_j: the scale of sub-block j; a_j: the integer dot
+/// product of its codes with the activations.
 #[inline]
 #[level(avx512)]
 fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
@@ -460,8 +465,9 @@ fn scaled_sums<F: Superblock, const S: usize, const N: usize>(
     }
     sums
 }
-/// Multiplies the sums of the activations with the minima of a superblock, or with the
-/// scales of Q6_K, for each row and column.
+/// Computes, for each row and column, the sum of minima times sums of activations over
+/// one part (number `part` of `parts`) of a superblock. For Q6_K, scales take the place
+/// of minima.
 #[inline]
 #[level(avx512)]
 fn minima<F: Superblock, const N: usize>(

@@ -1,5 +1,5 @@
 //! Portable functions for slabs (superblocks of eight weight rows, transposed so that
-//! each element of a line is one row): the transposition and the product.
+//! each element of a line holds one row's weights): the transposition and the product.
 
 use crate::kernels::quantize::Block;
 use crate::kernels::slab::superblocks::{Chains, Slab, link};
@@ -8,21 +8,22 @@ use crate::unpacked::Unpacked;
 use muser_quant::Superblock;
 use std::array::from_fn;
 
-/// The number of weight rows in a slab (rows transposed) at the scalar level.
+/// The number of weight rows that are transposed to one slab, one vector element per
+/// row, at the scalar level.
 pub(crate) const ROWS: usize = 8;
-/// The number of slabs (transposed weight rows) that are multiplied side by side in a
-/// wide batch at the scalar level.
+/// The number of slabs (weight rows transposed, one vector element per row) that are
+/// multiplied side by side in a wide batch at the scalar level.
 pub(crate) const SLABS: usize = 1;
 
-/// The number of activation columns that are multiplied with a slab (transposed weight
-/// rows) together at the scalar level.
+/// The number of activation columns that are multiplied with a slab (weight rows
+/// transposed, one vector element per row) together at the scalar level.
 pub(crate) const COLUMNS: usize = 4;
 
-/// The packed bytes of the weight rows that a slab is made of.
+/// The packed bytes of the weight rows that are transposed to one slab.
 pub(crate) type SlabRows<'a, const B: usize> = Strided<'a, ROWS, B>;
 
 /// Unpacks a superblock (256 weights) of each row and transposes it to a slab, in which
-/// each element of a line is one row.
+/// each element of a line holds one row's weights.
 pub(crate) fn transpose<const B: usize>(
     rows: SlabRows<'_, B>,
     unpack: impl Fn(&[u8; B], &mut Unpacked),
@@ -44,9 +45,9 @@ pub(crate) fn transpose<const B: usize>(
     }
 }
 
-/// Multiplies one superblock (256 weights) of `S` slabs (transposed rows) with `N`
-/// columns of activations and adds the results to the rows' running f32 sums. Column n is
-/// `x[n * apart]`.
+/// Multiplies one superblock (256 weights) of `S` slabs (weight rows transposed, one
+/// vector element per row) with `N` columns of activations and adds the results to the
+/// rows' running f32 sums. The activations of column n are `x[n * apart]`.
 pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
     slabs: &[Slab<ROWS>; S],
     x: &[Block],
@@ -61,8 +62,9 @@ pub(crate) fn step<F: Superblock, const S: usize, const N: usize, const LINK: u8
     }
 }
 
-/// Multiplies one superblock (256 weights) of a slab (transposed rows) with one column of
-/// activations and adds the results to the rows' running f32 sums.
+/// Multiplies one superblock (256 weights) of a slab (weight rows transposed, one
+/// vector element per row) with one column of activations and adds the results to the
+/// rows' running f32 sums.
 fn step_one<F: Superblock, const LINK: u8>(
     slab: &Slab<ROWS>,
     x: &Block,
@@ -96,9 +98,9 @@ fn step_one<F: Superblock, const LINK: u8>(
     }
 }
 
-/// Computes Σ_j s_j · a_j for each row, over part `part` of `parts` in a superblock. s_j:
-/// the scale of sub-block j; a_j: the integer dot product of its codes with the
-/// activations.
+/// Computes Σ_j s_j · a_j for each row, over one part (number `part` of `parts`) of a
+/// superblock. s_j: the scale of sub-block j; a_j: the integer dot product of its codes
+/// with the activations.
 fn scaled_sums<F: Superblock>(
     slab: &Slab<ROWS>,
     x: &Block,
@@ -124,8 +126,9 @@ fn scaled_sums<F: Superblock>(
     sums
 }
 
-/// Multiplies the sums of the activations with the minima of a superblock, or with the
-/// scales of Q6_K, for each row.
+/// Computes, for each row, the sum of minima times sums of activations over one part
+/// (number `part` of `parts`) of a superblock. For Q6_K, scales take the place of
+/// minima.
 fn minima<F: Superblock>(slab: &Slab<ROWS>, x: &Block, part: usize, parts: usize) -> [i32; ROWS] {
     let sums: &[i16] = if F::SIGNED { &x.sums16 } else { &x.sums32 };
     let each = if F::SIGNED { 8 } else { 4 } / parts;

@@ -49,8 +49,8 @@ fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     acc
 }
 
-/// Computes the products of eight groups (256 weights) with activations and folds them
-/// into one value.
+/// Computes the products of eight groups (256 weights) with activations and adds the
+/// eight by halves to one f32.
 #[inline]
 #[level(avx2)]
 fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {
@@ -66,8 +66,8 @@ fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {
     folded::<F, B>(sums, w, x)
 }
 
-/// Multiplies the 32 codes of a weight group with 32 activations. Each of the 8 elements
-/// of the result is the sum of four products.
+/// Multiplies the 32 quantised values (codes) of a weight group with 32 quantised
+/// activations. Each of the 8 elements of the result is the sum of four products.
 #[inline]
 #[level(avx2)]
 fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
@@ -80,8 +80,8 @@ fn dot<F: Group>(codes: __m256i, q: __m256i) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
-/// Subtracts the bias (zero point) of the weights' codes, times the sum of the
-/// activations' codes, from the integer sum of each of eight groups.
+/// Subtracts the bias (zero point) of the quantised weights, times the sum of the
+/// quantised activations, from the integer sum of each of eight groups.
 #[inline]
 #[level(avx2)]
 pub(crate) fn less_bias(sums: __m256i, x: &Groups, bias: i32) -> __m256i {

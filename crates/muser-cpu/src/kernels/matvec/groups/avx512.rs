@@ -51,8 +51,8 @@ fn row<F: Group, const B: usize>(w: &[u8], x: &[Groups]) -> f32 {
     acc
 }
 
-/// Computes the products of eight groups (256 weights) with activations and folds them
-/// into one value.
+/// Computes the products of eight groups (256 weights) with activations and adds the
+/// eight by halves to one f32.
 #[inline]
 #[level(avx512)]
 fn fold<F: Group, const B: usize>(w: &[u8; B], x: &Groups) -> f32 {

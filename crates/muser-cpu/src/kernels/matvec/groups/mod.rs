@@ -34,7 +34,8 @@ use muser_quant::{GROUP, QK};
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AHEAD: usize = 4096;
 
-/// The number of groups of 32 weights whose products are folded into one value: eight.
+/// The number of groups of 32 weights whose products are added up to one value before
+/// they are added to the dot product: eight.
 pub(crate) const FOLD: usize = QK / GROUP;
 
 /// Copies the last groups of a row's weights, fewer than [`FOLD`], to a block padded with

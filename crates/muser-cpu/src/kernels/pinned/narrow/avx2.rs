@@ -1,8 +1,8 @@
-//! Multiplies a weight row by a narrow batch in the pinned lane (llama.cpp's arithmetic)
-//! with AVX2. `vpmaddubsw` and `vpmaddwd` leave the sum of four products (a quad) in
-//! element l, where the contract's partial sum l has it. Q6_K's `vpmaddwd` of scales and
-//! sums leaves the bias of the codes 32 l .. 32 l + 32 in element l, as the contract
-//! demands.
+//! Multiplies a weight row by a narrow batch (one to seven columns) in the pinned lane
+//! (llama.cpp's arithmetic) with AVX2. `vpmaddubsw` and `vpmaddwd` leave the sum of
+//! four products (a quad) in element l, where the contract's partial sum l has it.
+//! Q6_K's `vpmaddwd` of scales and sums leaves the bias of the codes 32 l .. 32 l + 32
+//! in element l, as the definition of the bits demands.
 
 use super::{AHEAD, minima};
 use crate::kernels::codes::avx2::of_superblock;
@@ -13,7 +13,8 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// Computes the dot products of one row of K-quant weights with N columns of activations.
+/// Computes the dot products of one row of K-quant weights (superblocks of 256) with N
+/// columns of activations.
 #[inline]
 #[level(avx2)]
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(

@@ -1,8 +1,8 @@
-//! Multiplies a weight row by a narrow batch in the pinned lane (llama.cpp's arithmetic)
-//! with AVX-512. 4 `vpdpbusd` compute the sums of four products (quads). The sums of two
-//! vectors are combined in the 16-bit words of one, so that 2 `vpmaddwd` scale and add
-//! them. One fold by halves leaves the contract's eight partial sums. A quad is at most 4
-//! · 63 · 127 = 32,004, which fits in i16.
+//! Multiplies a weight row by a narrow batch (one to seven columns) in the pinned lane
+//! (llama.cpp's arithmetic) with AVX-512. 4 `vpdpbusd` compute the sums of four
+//! products (quads). The sums of two vectors are combined in the 16-bit words of one,
+//! so that 2 `vpmaddwd` scale and add them. One fold by halves leaves the contract's
+//! eight partial sums. A quad is at most 4 · 63 · 127 = 32,004, which fits in i16.
 
 use super::{AHEAD, minima};
 use crate::kernels::codes::avx512::of_superblock;
@@ -13,7 +13,8 @@ use muser_levels::level;
 use muser_quant::Superblock;
 use std::arch::x86_64::*;
 
-/// Computes the dot products of one row of K-quant weights with N columns of activations.
+/// Computes the dot products of one row of K-quant weights (superblocks of 256) with N
+/// columns of activations.
 #[inline]
 #[level(avx512)]
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(

@@ -1,5 +1,6 @@
-//! Computes a tile of a narrow batch's product in the pinned lane (llama.cpp's
-//! arithmetic): walks through it by blocks of columns, and for each block row by row.
+//! Computes a tile of a product with a narrow batch (one to seven columns) in the
+//! pinned lane (llama.cpp's arithmetic): walks through it by blocks of columns, and for
+//! each block row by row.
 
 use muser_levels::levels;
 
@@ -10,8 +11,9 @@ pub(crate) mod kernels {
     use crate::rows::Tile;
     use muser_quant::Superblock;
 
-    /// Computes one tile of a narrow batch's product: rows `w` of `blocks` superblocks of
-    /// 256 weights, times `columns` vectors of Q8_K activations.
+    /// Computes one tile of a product with a narrow batch (one to seven columns): rows
+    /// `w` of `blocks` superblocks of 256 weights, times `columns` vectors of Q8_K
+    /// activations.
     pub(crate) fn narrow<F: Superblock, const B: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],
@@ -30,8 +32,8 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the activation columns `c .. c + N` of a tile, with all its rows of
-    /// weights. Returns N.
+    /// Computes the results of a product's tile for the activation columns `c .. c +
+    /// N`, with all of the tile's weight rows. Returns N.
     fn block_of<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
         w: &[u8],
         x: &[Block],

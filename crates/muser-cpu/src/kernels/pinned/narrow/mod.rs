@@ -2,8 +2,9 @@
 //! K-quants with one to seven vectors, in eight partial sums for each output. The
 //! inventory names these kernels `lanes/…`.
 //!
-//! Contract: [`muser_ops::pinned::project`], [`Route::Narrow`]. Partial sum l has every
-//! eighth quad of codes, as element l of a 256-bit register of integer sums has. So a
+//! Contract (the scalar functions that define the bits):
+//! [`muser_ops::pinned::project`], [`Route::Narrow`]. Partial sum l has every eighth
+//! quad of codes, as element l of a 256-bit register of integer sums has. So a
 //! superblock costs a conversion and one fma, and the partial sums are added once for
 //! each row:
 //!

@@ -1,5 +1,5 @@
-//! Multiplies a weight row by a narrow batch in the pinned lane (llama.cpp's arithmetic),
-//! in portable code.
+//! Multiplies a weight row by a narrow batch (one to seven columns) in the pinned lane
+//! (llama.cpp's arithmetic), in portable code.
 
 use super::minima;
 use crate::kernels::codes::scalar::unpack;
@@ -7,7 +7,8 @@ use crate::kernels::quantize::Block;
 use crate::unpacked::Unpacked;
 use muser_quant::Superblock;
 
-/// Computes the dot products of one row of K-quant weights with N columns of activations.
+/// Computes the dot products of one row of K-quant weights (superblocks of 256) with N
+/// columns of activations.
 pub(crate) fn row<F: Superblock, const B: usize, const N: usize, const MINIMA: u8>(
     w: &[u8],
     x: [&[Block]; N],

@@ -1,5 +1,5 @@
 //! Slab kernels with AVX2 for weights in groups of 32 (Q4_0, Q8_0): unpacking to a slab
-//! (rows transposed, one vector element for each row) and multiplying. Transposing 16
+//! (weight rows transposed, one vector element per row) and multiplying. Transposing 16
 //! bytes of each row makes 4 lines of bytes, or 8 lines of nibbles. Bytes stay signed;
 //! the bias of nibbles is not subtracted.
 
@@ -13,8 +13,8 @@ use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in which
-/// each vector element is one row.
+/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in
+/// which each vector element holds one row's weights.
 #[inline]
 #[level(avx2)]
 pub(crate) fn transpose<F: Group, const B: usize>(
@@ -56,8 +56,10 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Multiplies eight groups (256 weights) of `S` slabs (transposed rows) with `N` columns
-/// of activations and adds the folded products to `sums`. Column n is `x[n * apart]`.
+/// Multiplies eight groups (256 weights) of `S` slabs (weight rows transposed, one
+/// vector element per row) with `N` columns of activations and adds the products, eight
+/// folded to one for each row and column, to `sums`. The activations of column n are
+/// `x[n * apart]`.
 #[inline]
 #[level(avx2)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(

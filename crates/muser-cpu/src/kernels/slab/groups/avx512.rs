@@ -1,7 +1,7 @@
-//! Slab kernels with AVX-512 and VNNI for weights in groups of 32 (Q4_0, Q8_0): unpacking
-//! to a slab (rows transposed, one vector element for each row) and multiplying.
-//! Transposing 16 bytes of each row makes 4 packed lines, transposing 32 bytes makes 8.
-//! Codes are unsigned: the bias [`bias`] is not subtracted.
+//! Slab kernels with AVX-512 and VNNI for weights in groups of 32 (Q4_0, Q8_0):
+//! unpacking to a slab (weight rows transposed, one vector element per row) and
+//! multiplying. Transposing 16 bytes of each row makes 4 packed lines, transposing 32
+//! bytes makes 8. Codes are unsigned: the bias [`bias`] is not subtracted.
 
 use super::{Slab, fold};
 use crate::kernels::codes::avx512::bias;
@@ -13,8 +13,8 @@ use muser_levels::level;
 use muser_quant::{Group, GroupCodes};
 use std::arch::x86_64::*;
 
-/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in which
-/// each vector element is one row.
+/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in
+/// which each vector element holds one row's weights.
 #[inline]
 #[level(avx512)]
 pub(crate) fn transpose<F: Group, const B: usize>(
@@ -55,8 +55,10 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Multiplies eight groups (256 weights) of `S` slabs (transposed rows) with `N` columns
-/// of activations and adds the folded products to `sums`. Column n is `x[n * apart]`.
+/// Multiplies eight groups (256 weights) of `S` slabs (weight rows transposed, one
+/// vector element per row) with `N` columns of activations and adds the products, eight
+/// folded to one for each row and column, to `sums`. The activations of column n are
+/// `x[n * apart]`.
 #[inline]
 #[level(avx512)]
 pub(crate) fn step<F: Group, const S: usize, const N: usize>(

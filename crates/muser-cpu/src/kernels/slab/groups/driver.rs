@@ -13,8 +13,9 @@ pub(crate) mod kernels {
     use crate::simd::level::slab as v;
     use muser_quant::{GROUP, Group, QK};
 
-    /// Computes one tile of a matrix product by slabs (transposed rows): rows `w` of
-    /// `cols` weights in groups of 32, times `columns` vectors of quantised activations.
+    /// Computes one tile of a matrix product by slabs (weight rows transposed, one
+    /// vector element per row): rows `w` of `cols` weights in groups of 32, times
+    /// `columns` vectors of quantised activations.
     pub(crate) fn slab<F: Group, const B: usize>(
         w: &[u8],
         x: &[Groups],
@@ -47,8 +48,9 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the products of S slabs (transposed rows), from row `first` of the tile
-    /// on, in the memory `slabs`. Returns the number of rows computed.
+    /// Computes the products of S slabs (weight rows transposed, one vector element per
+    /// row), from row `first` of the tile on, in the memory `slabs`. Returns the number
+    /// of rows computed.
     fn slabs<F: Group, const B: usize, const S: usize>(
         w: &[u8],
         x: &[Groups],
@@ -109,8 +111,9 @@ pub(crate) mod kernels {
         S * v::ROWS
     }
 
-    /// Multiplies eight groups (256 weights) of the slabs (transposed rows) with N
-    /// columns of activations; column n is `x[n * folds]`. Returns N.
+    /// Multiplies eight groups (256 weights) of the slabs (weight rows transposed, one
+    /// vector element per row) with N columns of activations; those of column n are
+    /// `x[n * folds]`. Returns N.
     #[inline]
     fn step_of<F: Group, const S: usize, const N: usize>(
         slabs: &[Slab<{ v::ROWS }>; S],

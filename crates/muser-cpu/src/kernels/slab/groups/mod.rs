@@ -33,16 +33,17 @@ pub(crate) mod scalar;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Slab<const L: usize> {
-    /// The weights' codes, four in a word; line k has the codes 4 k .. 4 k + 4 of every
-    /// row, in the form that the instruction-set level multiplies.
+    /// The slab's quantised weights (codes), four in a word; line k has the codes 4 k
+    /// .. 4 k + 4 of every row, in the form that the instruction-set level multiplies.
     pub(crate) codes: [[[u8; 4]; L]; 64],
-    /// The scale factors of the eight groups: a line for each group, an element for each
-    /// row.
+    /// The slab's scale factors, for eight groups of each weight row: a line for each
+    /// group, an element for each row.
     pub(crate) d: [[f32; L]; 8],
 }
 
 impl<const L: usize> Slab<L> {
-    /// A slab (transposed weight rows) of zeros, before any weights are unpacked into it.
+    /// A slab (weight rows transposed, one vector element per row) of zeros, before any
+    /// weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[[0; 4]; L]; 64],
         d: [[0.0; L]; 8],

@@ -11,8 +11,8 @@ use crate::simd::scalar::slab as v;
 use muser_quant::{GROUP, Group};
 use std::array::from_fn;
 
-/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in which
-/// each vector element is one row. Prefetches nothing.
+/// Unpacks eight groups (256 weights) of each row and transposes them to a slab, in
+/// which each vector element holds one row's weights. Prefetches nothing.
 pub(crate) fn transpose<F: Group, const B: usize>(
     rows: v::SlabRows<'_, B>,
     _: Ahead<'_>,
@@ -30,8 +30,10 @@ pub(crate) fn transpose<F: Group, const B: usize>(
     }
 }
 
-/// Multiplies eight groups (256 weights) of `S` slabs (transposed rows) with `N` columns
-/// of activations and adds the folded products to `sums`. Column n is `x[n * apart]`.
+/// Multiplies eight groups (256 weights) of `S` slabs (weight rows transposed, one
+/// vector element per row) with `N` columns of activations and adds the products, eight
+/// folded to one for each row and column, to `sums`. The activations of column n are
+/// `x[n * apart]`.
 #[expect(
     clippy::extra_unused_type_parameters,
     reason = "the `step` functions of all levels have the same signature"

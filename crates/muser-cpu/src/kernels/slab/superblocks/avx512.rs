@@ -9,7 +9,7 @@ use muser_quant::{SuperCodes, Superblock};
 use std::arch::x86_64::*;
 
 /// Transposes and unpacks one superblock (256 quantised weights) of each row to a slab,
-/// in which each vector element is one row.
+/// in which each vector element holds one row's weights.
 #[inline]
 #[level(avx512)]
 pub(crate) fn transpose<F: Superblock, const B: usize>(
@@ -24,8 +24,8 @@ pub(crate) fn transpose<F: Superblock, const B: usize>(
     }
 }
 
-/// Unpacks a Q4_K superblock of each row to a slab (transposed rows): a line of packed
-/// nibbles makes two lines of codes.
+/// Unpacks a Q4_K superblock of each row to a slab (weight rows transposed, one vector
+/// element per row): a line of packed nibbles makes two lines of codes.
 #[inline]
 #[level(avx512)]
 fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut Slab<{ v::ROWS }>) {
@@ -48,8 +48,8 @@ fn nibbles<const B: usize>(rows: v::SlabRows<'_, B>, ahead: Ahead<'_>, to: &mut 
     }
 }
 
-/// Unpacks a Q5_K superblock of each row to a slab (transposed rows), from the low
-/// nibbles and the fifth bits of all codes.
+/// Unpacks a Q5_K superblock of each row to a slab (weight rows transposed, one vector
+/// element per row), from the low nibbles and the fifth bits of all codes.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_bits<const B: usize>(
@@ -65,8 +65,9 @@ fn nibbles_and_bits<const B: usize>(
     group::<3, B>(v::transpose8(rows, 144), fifth, rows, ahead, to);
 }
 
-/// Unpacks the 64 codes of group G of a Q5_K superblock, for each row. Bit 2 G of the
-/// fifth bits belongs to the low nibbles, bit 2 G + 1 to the high nibbles.
+/// Unpacks the 64 quantised values (codes) of group G of a Q5_K superblock, for each
+/// row. Bit 2 G of the fifth bits belongs to the low nibbles, bit 2 G + 1 to the high
+/// nibbles.
 #[inline]
 #[level(avx512)]
 fn group<const G: usize, const B: usize>(
@@ -109,8 +110,8 @@ fn group<const G: usize, const B: usize>(
     }
 }
 
-/// Unpacks a Q6_K superblock of each row to a slab (transposed rows): nibbles and pairs
-/// of bits become codes in `0..=63`.
+/// Unpacks a Q6_K superblock of each row to a slab (weight rows transposed, one vector
+/// element per row): nibbles and pairs of bits become codes in `0..=63`.
 #[inline]
 #[level(avx512)]
 fn nibbles_and_pairs<const B: usize>(

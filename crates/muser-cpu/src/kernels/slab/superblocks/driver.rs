@@ -13,9 +13,9 @@ pub(crate) mod kernels {
     use crate::simd::level::slab as v;
     use muser_quant::Superblock;
 
-    /// Computes one tile of a matrix product by slabs (transposed rows): rows `w` of
-    /// `blocks` superblocks of 256 weights, times `columns` vectors of quantised
-    /// activations.
+    /// Computes one tile of a matrix product by slabs (weight rows transposed, one
+    /// vector element per row): rows `w` of `blocks` superblocks of 256 weights, times
+    /// `columns` vectors of quantised activations.
     pub(crate) fn slab<F: Superblock, const B: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
@@ -48,8 +48,9 @@ pub(crate) mod kernels {
         }
     }
 
-    /// Computes the products of S slabs (transposed rows), from row `first` of the tile
-    /// on, in the memory `slabs`. Returns the number of rows computed.
+    /// Computes the products of S slabs (weight rows transposed, one vector element per
+    /// row), from row `first` of the tile on, in the memory `slabs`. Returns the number
+    /// of rows computed.
     fn slabs<F: Superblock, const B: usize, const S: usize, const LINK: u8>(
         w: &[u8],
         x: &[Block],
@@ -107,8 +108,9 @@ pub(crate) mod kernels {
         S * v::ROWS
     }
 
-    /// Multiplies one superblock (256 weights) of the slabs (transposed rows) with N
-    /// columns of activations; column n is `x[n * blocks]`. Returns N.
+    /// Multiplies one superblock (256 weights) of the slabs (weight rows transposed,
+    /// one vector element per row) with N columns of activations; those of column n are
+    /// `x[n * blocks]`. Returns N.
     #[inline]
     fn step_of<F: Superblock, const S: usize, const N: usize, const LINK: u8>(
         slabs: &[Slab<{ v::ROWS }>; S],

@@ -1,10 +1,10 @@
 //! Slab products for weights in superblocks of 256 (Q4_K, Q5_K, Q6_K), with any number of
 //! activation vectors; a slab is a few rows transposed, each vector element one row.
 //!
-//! Contract: [`muser_ops::project`] and, in the pinned lane (llama.cpp's arithmetic),
-//! those routes of [`muser_ops::pinned::project`] that have one chain for each output.
-//! The loops are written once ([`driver`]); each instruction-set level has its own
-//! transposition:
+//! Contract (the scalar functions that define the bits): [`muser_ops::project`] and, in
+//! the pinned lane (llama.cpp's arithmetic), those routes of
+//! [`muser_ops::pinned::project`] that have one chain for each output. The loops are
+//! written once ([`driver`]); each instruction-set level has its own transposition:
 //!
 //! ```text
 //! for the rows of the tile, L (16, or 8 at avx2 and scalar) at a time:
@@ -57,8 +57,8 @@ use muser_quant::Superblock;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Slab<const L: usize> {
-    /// The weights' codes, four in a word; line k has the codes 4 k .. 4 k + 4 of every
-    /// row.
+    /// The slab's quantised weights (codes), four in a word; line k has the codes 4 k
+    /// .. 4 k + 4 of every row.
     pub(crate) codes: [[[u8; 4]; L]; 64],
     /// The scales of the superblock's sub-blocks (8, or 16 for Q6_K): a line for each
     /// sub-block, an element for each row, in the form that the instruction-set level
@@ -77,7 +77,8 @@ pub(crate) struct Slab<const L: usize> {
 }
 
 impl<const L: usize> Slab<L> {
-    /// A slab (transposed weight rows) of zeros, before any weights are unpacked into it.
+    /// A slab (weight rows transposed, one vector element per row) of zeros, before any
+    /// weights are unpacked into it.
     pub(crate) const ZERO: Self = Self {
         codes: [[[0; 4]; L]; 64],
         scales: [[0; L]; 16],
@@ -87,10 +88,10 @@ impl<const L: usize> Slab<L> {
     };
 }
 
-/// The address of the weight bytes to prefetch for the next slab (the next transposed
-/// rows): `at` bytes after the beginning of `from`, inside it or past its end. They are
-/// prefetched a few cache lines at a time, between the steps of unpacking; more
-/// outstanding lines than the cache supports would stall the core.
+/// The address of the weight bytes to prefetch for the next slab (the next weight rows,
+/// which will be transposed): `at` bytes after the beginning of `from`, inside it or
+/// past its end. They are prefetched a few cache lines at a time, between the steps of
+/// unpacking; more outstanding lines than the cache supports would stall the core.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -98,7 +99,7 @@ impl<const L: usize> Slab<L> {
 )]
 pub(crate) struct Ahead<'a> {
     /// The weight bytes of a tile's rows, from the first row of the current slab
-    /// (transposed rows) on.
+    /// (weight rows transposed, one vector element per row) on.
     pub(crate) from: &'a [u8],
     /// The distance in bytes from the beginning of `from` to the bytes to prefetch.
     pub(crate) at: usize,

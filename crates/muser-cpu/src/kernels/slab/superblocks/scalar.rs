@@ -7,7 +7,7 @@ use crate::simd::scalar::slab as v;
 use muser_quant::Superblock;
 
 /// Unpacks one superblock (256 quantised weights) of each row and transposes it to a
-/// slab, in which each vector element is one row. Prefetches nothing.
+/// slab, in which each vector element holds one row's weights. Prefetches nothing.
 pub(crate) fn transpose<F: Superblock, const B: usize>(
     rows: v::SlabRows<'_, B>,
     _: Ahead<'_>,
