@@ -73,7 +73,8 @@ pub enum OpError {
         /// The number of rows in the embedding table: the size of the vocabulary.
         vocab: usize,
     },
-    /// The KV cache cannot hold a position, or no longer holds it.
+    /// The KV cache cannot hold the position of a token, or no longer holds one that
+    /// attention needs.
     #[error("attention: position {position} is outside the cache's {context}")]
     Position {
         /// The position of a token in its sequence that the KV cache does not hold.

@@ -72,7 +72,8 @@ pub trait Format {
     const VALUES: usize;
     /// The number of bytes in one packed block of the weight format.
     const BYTES: usize;
-    /// The places of factors, scales and codes in one packed block of the weight format.
+    /// The places of factors, scales and quantised values (codes) in one packed block of
+    /// the weight format.
     const LAYOUT: Layout;
 
     /// Decodes one packed block of weights, of [`BYTES`](Self::BYTES) bytes, to its
@@ -107,7 +108,7 @@ pub trait Superblock: Format {
     /// Whether the superblock's scales are signed, its codes have a bias of 32 and it
     /// has no minima. Otherwise each sub-block has a minimum.
     const SIGNED: bool;
-    /// The way in which a superblock packs the bits of its codes.
+    /// The way in which a superblock packs the bits of its quantised values (codes).
     const CODES: SuperCodes;
 
     /// Computes the exact integer sums of the product of one superblock of weights with
@@ -135,22 +136,25 @@ pub struct Sums {
     pub dmin: f32,
 }
 
-/// The way in which a superblock of 256 weights packs the bits of its codes.
+/// The way in which a superblock of 256 weights packs the bits of its quantised values
+/// (codes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperCodes {
-    /// The packing of Q4_K superblocks: the 4 bits of all codes.
+    /// The packing of the quantised values (codes) of a Q4_K superblock: the 4 bits of
+    /// all codes.
     Nibbles,
-    /// The packing of Q5_K superblocks: the low 4 bits of all codes, then their fifth
-    /// bits.
+    /// The packing of the quantised values (codes) of a Q5_K superblock: the low 4 bits
+    /// of all codes, and their fifth bits.
     NibblesAndBits,
-    /// The packing of Q6_K superblocks: the low 4 bits of all codes, then their two high
-    /// bits.
+    /// The packing of the quantised values (codes) of a Q6_K superblock: the low 4 bits
+    /// of all codes, then their two high bits.
     NibblesAndPairs,
 }
 
 /// The trait of a weight format of groups: one float scale for each 32 values.
 pub trait Group: Format {
-    /// The way in which a group of 32 weights packs the bits of its codes.
+    /// The way in which a group of 32 weights packs the bits of its quantised values
+    /// (codes).
     const CODES: GroupCodes;
 
     /// Computes the exact product of a group of 32 weights with quantised activations,
@@ -167,7 +171,8 @@ pub trait Group: Format {
             .sum()
     }
 
-    /// Returns the scale of a group of 32 weights, which its codes are multiplied by.
+    /// Returns the scale of a group of 32 weights, which its quantised values (codes) are
+    /// multiplied by.
     ///
     /// # Panics
     /// If the block is not [`Format::BYTES`] long.
@@ -177,8 +182,8 @@ pub trait Group: Format {
     }
 }
 
-/// Decodes a group of 32 weights: each value is the group's scale times a code, which is
-/// exact in f32.
+/// Decodes a group of 32 weights: each is the group's scale times a quantised value
+/// (code), which is exact in f32.
 pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     assert_eq!(out.len(), F::VALUES, "values of a {} block", F::DTYPE);
     let d = F::factor(block);
@@ -191,17 +196,20 @@ pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
 /// where they begin. The first two bytes of a block are its scale, an f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCodes {
-    /// The 32 codes of a group as 32 signed bytes.
+    /// The packing of a group's 32 quantised values (codes) as 32 signed bytes.
     Bytes {
-        /// The index of the byte in a group's block where its codes begin.
+        /// The index of the byte in a group's block where its quantised values (codes)
+        /// begin.
         at: usize,
     },
-    /// The 32 codes of a group in 16 bytes: the low nibbles are codes 0 to 15, the high
-    /// nibbles 16 to 31.
+    /// The packing of a group's 32 quantised values (codes) in 16 bytes: the low nibbles
+    /// are codes 0 to 15, the high nibbles 16 to 31.
     Nibbles {
-        /// The index of the byte in a group's block where its codes begin.
+        /// The index of the byte in a group's block where its quantised values (codes)
+        /// begin.
         at: usize,
-        /// The bias to subtract from each 4-bit code of a group of weights.
+        /// The bias to subtract from each 4-bit quantised value (code) of a group of
+        /// weights.
         bias: u8,
     },
 }

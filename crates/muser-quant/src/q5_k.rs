@@ -44,9 +44,10 @@ pub struct BlockQ5K {
     pub dmin: u16,
     /// The eight 6-bit scales and eight 6-bit minima of a Q5_K superblock, packed.
     pub scales: [u8; 12],
-    /// The fifth bit of each code of a Q5_K superblock.
+    /// The fifth bit of each quantised value (code) of a Q5_K superblock.
     pub high: [u8; QK / 8],
-    /// The low four bits of each code of a Q5_K superblock, two codes in a byte.
+    /// The low four bits of each quantised value (code) of a Q5_K superblock, two codes
+    /// in a byte.
     pub low: [u8; QK / 2],
 }
 
@@ -64,7 +65,8 @@ impl BlockQ5K {
         }
     }
 
-    /// Returns the code of weight `i` of the Q5_K superblock, in `0..=31`.
+    /// Returns the quantised value (code) of weight `i` of the Q5_K superblock, in
+    /// `0..=31`.
     pub fn code(&self, i: usize) -> u8 {
         let (group, within) = (i / 64, i % 64);
         let byte = self.low[32 * group + within % 32];

@@ -168,8 +168,8 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec((-40i8..40).prop_map(|x| f32::from(x) / 8.0), 1..600)
 }
 
-/// Chooses a token by the definition of sampling, without lazy sorting or running sums:
-/// what the sampler must equal.
+/// Chooses a token by the definition of sampling, without lazy sorting or running sums;
+/// tests compare the sampler with it.
 fn plain(p: &SamplingParams, logits: &[f32]) -> u32 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |l: f32| math::exp((l - max) / p.temperature);

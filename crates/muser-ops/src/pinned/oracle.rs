@@ -16,8 +16,9 @@ use std::ops::Range;
 pub struct Oracle {
     /// The reference profile (the build of llama.cpp) whose bits the backend computes.
     pub profile: Profile,
-    /// The number of threads that llama.cpp would use. From 512 slots of the KV cache
-    /// on, it cuts the slots of a single query into as many parts.
+    /// The number of threads that llama.cpp would use. From 512 slots (places of
+    /// positions in the KV cache) on, it cuts the slots of a single query into as many
+    /// parts.
     pub threads: usize,
 }
 
