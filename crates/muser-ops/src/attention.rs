@@ -27,8 +27,8 @@
 use crate::math;
 use muser_quant::f16;
 
-/// The number of positions of the KV cache in one chunk: attention takes a softmax over
-/// each chunk, then merges the results.
+/// The number of positions of the KV cache in one chunk, 64: attention takes a softmax
+/// over each chunk, then merges the results.
 pub const CHUNK: usize = 64;
 
 /// The shape of an attention operation: its heads, their size, window and scale.
@@ -63,8 +63,8 @@ pub struct KvLayout {
     pub kv_heads: usize,
     /// The number of values in one head of the KV cache.
     pub head_dim: usize,
-    /// The window of a sliding layer, in positions; its KV cache is a ring. `None` for
-    /// a layer whose cache keeps every position.
+    /// The window of a layer with a sliding window, in positions; its KV cache is a ring.
+    /// `None` for a layer whose cache keeps every position.
     pub window: Option<usize>,
     /// The number of positions in the whole context, the most that a sequence can have.
     pub context: usize,

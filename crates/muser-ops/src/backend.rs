@@ -22,7 +22,8 @@ pub struct BackendInfo {
     pub threads: usize,
 }
 
-/// The sizes of the pieces that a long call of the forward pass is cut into.
+/// The sizes of the pieces that a long call of the forward pass is cut into:
+/// micro-batches, and slices of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// The largest number of rows (tokens) in a micro-batch, the most that a forward
@@ -123,8 +124,8 @@ pub trait Backend: Send + Sync + 'static {
     /// with the same past; later writes to one of them do not change the other. Cloning
     /// should be cheap: a backend shares pages until one of their owners writes.
     type Kv: Send + Clone;
-    /// A batch: its plan (tokens, positions, kept rows) in the backend's own form, with
-    /// exclusive use of the KV caches of its sequences.
+    /// A batch: its plan (tokens, positions, rows whose outputs are read) in the
+    /// backend's own form, with exclusive use of the KV caches of its sequences.
     type Batch<'kv>;
 
     /// Returns a description of the backend: its name, arithmetic, instruction set and
@@ -183,8 +184,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the width of a buffer of activations: the number of values in a row.
     fn width(&self, buffer: &Self::Buffer) -> usize;
 
-    /// Returns the plan of a batch: its tokens, their positions and sequences, and which
-    /// rows are kept.
+    /// Returns the plan of a batch: its tokens, their positions and sequences, and the
+    /// rows whose outputs are read.
     fn plan<'a>(&self, batch: &'a Self::Batch<'_>) -> &'a Plan;
 
     /// Allocates a buffer of activations in the backend's memory, all zeros.

@@ -37,8 +37,8 @@ pub trait Hook<B: Backend>: Send + Sync + 'static {
         let _ = layers;
     }
 
-    /// Runs an operation of the backend, or leaves it out; `call.run(backend)` passes it
-    /// on.
+    /// Decides what becomes of an operation of the wrapped backend: `call.run(backend)`
+    /// runs it; without that, it is left out.
     fn call(&self, backend: &B, call: Call<'_, '_, B>) -> Result<(), OpError>;
 
     /// Runs [`Backend::read`], which returns the first rows of a buffer of activations;

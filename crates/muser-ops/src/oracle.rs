@@ -77,7 +77,8 @@ pub struct Kv {
 }
 
 /// A batch of the oracle backend (the scalar functions that define each operation's
-/// bits): a plan (tokens, positions, kept rows) and the KV caches of its sequences.
+/// bits): a plan (tokens, positions, rows whose outputs are read) and the KV caches of
+/// its sequences.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -85,8 +86,8 @@ pub struct Batch<'kv> {
 }
 
 impl Batch<'_> {
-    /// Returns the batch's plan: its tokens, their positions and sequences, and which
-    /// rows are kept.
+    /// Returns the batch's plan: its tokens, their positions and sequences, and the rows
+    /// whose outputs are read.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -113,9 +113,9 @@ formats!(define);
 /// blocks of as many values as wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowError {
-    /// The weight format of the row that could not be decoded.
+    /// The weight format of the packed row that could not be decoded.
     pub dtype: DType,
-    /// The number of values that the row was to be decoded to.
+    /// The number of values that the packed row of weights was to be decoded to.
     pub values: usize,
     /// The number of bytes that were given as the packed row.
     pub bytes: usize,

@@ -63,8 +63,8 @@ pub enum Arithmetic {
     Floats,
 }
 
-/// The trait of a weight format: the sizes of a packed block, the places of its parts,
-/// and its decoder.
+/// The trait of a weight format: the sizes of a packed block, the places of its factors,
+/// scales and codes (quantised values), and its decoder.
 pub trait Format {
     /// The variant of the enum [`DType`] that stands for this weight format.
     const DTYPE: DType;
@@ -84,8 +84,8 @@ pub trait Format {
     fn decode(block: &[u8], out: &mut [f32]);
 }
 
-/// The places of the parts of a packed block of weights, in bytes, for tools that
-/// generate blocks.
+/// The places, in bytes, of the factors, scales and codes (quantised values) in a packed
+/// block of weights, for tools that generate blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The index of the first byte of each f16 factor in a packed block of weights.
@@ -105,8 +105,8 @@ pub struct Layout {
 pub trait Superblock: Format {
     /// The number of sub-blocks of a superblock, each of which has a scale.
     const SUB_BLOCKS: usize;
-    /// Whether the superblock's scales are signed, its codes have a bias of 32 and it
-    /// has no minima. Otherwise each sub-block has a minimum.
+    /// Whether the superblock's scales are signed, its codes (quantised values) have a
+    /// bias of 32 and it has no minima. Otherwise each sub-block has a minimum.
     const SIGNED: bool;
     /// The way in which a superblock packs the bits of its quantised values (codes).
     const CODES: SuperCodes;
@@ -124,10 +124,11 @@ pub trait Superblock: Format {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
     /// The superblock's sum of scaled products, `Σ_j s_j Σ_i q_ij a_ij`; s_j: the scale
-    /// of sub-block j, q_ij: its code i minus the bias, a_ij: the activation's code.
+    /// of sub-block j, q_ij: its quantised value i minus the bias, a_ij: the quantised
+    /// activation.
     pub sum: i32,
     /// The superblock's sum of minima, `Σ_j m_j Σ_i a_ij`; m_j: the minimum of sub-block
-    /// j, a_ij: the codes of its activations; 0 without minima.
+    /// j, a_ij: its quantised activations; 0 without minima.
     pub min: i32,
     /// The float factor that a superblock's integer scales are multiplied by.
     pub d: f32,
@@ -158,8 +159,8 @@ pub trait Group: Format {
     const CODES: GroupCodes;
 
     /// Computes the exact product of a group of 32 weights with quantised activations,
-    /// `Σ_i q_i a_i`; q_i: the weight's code minus its bias, a_i: the activation's code.
-    /// It is below 2^20 in magnitude.
+    /// `Σ_i q_i a_i`; q_i: the quantised weight minus its bias, a_i: the quantised
+    /// activation. It is below 2^20 in magnitude.
     ///
     /// # Panics
     /// If the block is not [`Format::BYTES`] long.
@@ -192,8 +193,9 @@ pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The way in which a group packs the bits of its 32 codes, and the byte of the block
-/// where they begin. The first two bytes of a block are its scale, an f16.
+/// The way in which a group packs the bits of its 32 codes (quantised values), and the
+/// byte of the block where they begin. The first two bytes of a block are its scale, an
+/// f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCodes {
     /// The packing of a group's 32 quantised values (codes) as 32 signed bytes.
@@ -215,7 +217,7 @@ pub enum GroupCodes {
 }
 
 impl GroupCodes {
-    /// Returns code `i` (the quantised weight `i`) of a group's block, minus its bias.
+    /// Returns the quantised weight `i` (code `i`) of a group's block, minus its bias.
     ///
     /// # Panics
     /// If `i` is not below 32, or the block is too short.

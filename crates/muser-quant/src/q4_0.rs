@@ -1,4 +1,4 @@
-//! Q4_0: 32 weights in 18 bytes, 4-bit codes with one scale.
+//! Q4_0: 32 weights in 18 bytes, 4-bit quantised values (codes) with one scale.
 //!
 //! ```text
 //!  byte 0     2               18

@@ -92,7 +92,7 @@ impl BlockQ4K {
 
     /// Computes the two exact sums of a Q4_K superblock with quantised activations,
     /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`; s_j, m_j: scale and minimum of
-    /// sub-block j, q_ij: its codes, a_ij: the activations' codes.
+    /// sub-block j, q_ij: its quantised values (codes), a_ij: the quantised activations.
     ///
     /// The first sum, of products, is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the
     /// second, of minima, below 256 · 63 · 127 < 2^21.

@@ -1,4 +1,4 @@
-//! Q5_K: 256 weights in 176 bytes; Q4_K with a fifth bit in each code.
+//! Q5_K: 256 weights in 176 bytes; Q4_K with a fifth bit in each quantised value (code).
 //!
 //! ```text
 //!  byte 0    2      4            16            48                   176
@@ -95,7 +95,7 @@ impl BlockQ5K {
 
     /// Computes the two exact sums of a Q5_K superblock with quantised activations,
     /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`; s_j, m_j: scale and minimum of
-    /// sub-block j, q_ij: its codes, a_ij: the activations' codes.
+    /// sub-block j, q_ij: its quantised values (codes), a_ij: the quantised activations.
     ///
     /// The first sum, of products, is below 256 · 63 · 31 · 127 < 2^26 in magnitude, the
     /// second, of minima, below 256 · 63 · 127 < 2^21.

@@ -87,9 +87,9 @@ impl BlockQ6K {
     }
 
     /// Computes the exact product of a Q6_K superblock with quantised activations,
-    /// `Σ_j s_j Σ_i (q_ij - 32) a_ij`; s_j: the scale of sub-block j, q_ij: its codes,
-    /// a_ij: the activations' codes. It is below 256 · 128 · 32 · 127 < 2^27 in
-    /// magnitude.
+    /// `Σ_j s_j Σ_i (q_ij - 32) a_ij`; s_j: the scale of sub-block j, q_ij: its quantised
+    /// values (codes), a_ij: the quantised activations. It is below 256 · 128 · 32 · 127
+    /// < 2^27 in magnitude.
     pub fn dot(&self, a: &BlockQ8K) -> i32 {
         (0..QK)
             .map(|i| {

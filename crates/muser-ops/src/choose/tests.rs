@@ -36,9 +36,9 @@ fn equal_weights_follow_the_random_numbers() {
     assert_eq!(draws(SamplingParams::default(), &[0.5; 4], 4), [3, 2, 0, 0]);
 }
 
-/// Draws in the order of logits, not of tokens: with the likeliest token last, small
-/// numbers choose it. Weights 1, 1/e², 1/e²: the first of them owns u < 1 / (1 + 2 ·
-/// 0.1353) = 0.787, with u the random number.
+/// Checks that tokens are drawn in the order of logits, not of ids: the likeliest token
+/// is the last, and small random numbers u choose it. The weights are 1, 1/e² and 1/e²:
+/// the first of them owns u < 1 / (1 + 2 · 0.1353) = 0.787.
 #[test]
 fn the_draw_walks_from_the_likeliest() {
     assert_eq!(

@@ -22,8 +22,8 @@ pub struct Oracle {
     pub threads: usize,
 }
 
-/// The oracle backend of the strict lane (muser's own arithmetic), for the operations
-/// that are the same in the pinned lane (llama.cpp's).
+/// The backend of scalar functions of the strict lane (muser's own arithmetic), for the
+/// operations that are the same in the pinned lane (llama.cpp's).
 const SHARED: oracle::Oracle = oracle::Oracle;
 
 impl Oracle {

@@ -140,9 +140,9 @@ pub fn covers(dtype: DType) -> bool {
     covered(dtype).is_some()
 }
 
-/// Returns the route (the way in which llama.cpp computes it) of one column of a product
-/// of `rows` rows of weights with `columns` vectors; `None` for a weight format that the
-/// pinned lane does not cover.
+/// Returns the route (llama.cpp's way of computing) that column `column` of a product
+/// takes, of `rows` rows of weights with `columns` vectors of activations. `None` for a
+/// weight format that the pinned lane (llama.cpp's arithmetic) does not cover.
 pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option<Route> {
     let eights = rows.is_multiple_of(8);
     Some(match covered(dtype)? {
