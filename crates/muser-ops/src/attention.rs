@@ -27,8 +27,8 @@
 use crate::math;
 use muser_quant::f16;
 
-/// The number of positions of the KV cache in one chunk, the part over which attention
-/// takes one softmax.
+/// The number of positions of the KV cache in one chunk, 64: attention takes a softmax
+/// over each chunk, then merges the results.
 pub const CHUNK: usize = 64;
 
 /// The shape of an attention operation: its heads, their size, window and scale.
@@ -63,8 +63,8 @@ pub struct KvLayout {
     pub kv_heads: usize,
     /// The number of values in one head of the KV cache.
     pub head_dim: usize,
-    /// The window of a sliding layer, in positions; its KV cache is a ring. `None` for
-    /// a layer whose cache keeps every position.
+    /// The window of a layer with a sliding window, in positions; its KV cache is a ring.
+    /// `None` for a layer whose cache keeps every position.
     pub window: Option<usize>,
     /// The number of positions in the whole context, the most that a sequence can have.
     pub context: usize,
@@ -74,9 +74,10 @@ pub struct KvLayout {
 }
 
 impl KvLayout {
-    /// Returns the number of chunks (of 64 positions) that the KV cache holds at once.
-    /// A ring has room for the window of a batch's first row, for the batch, and for a
-    /// partial chunk at either end, but for no more than the whole context.
+    /// Returns the number of chunks (of 64 positions) that the KV cache of a layer holds
+    /// at once. The ring of a layer with a sliding window has room for the window of a
+    /// batch's first row, for the batch, and for a partial chunk at either end, but for
+    /// no more than the whole context.
     pub fn chunks(&self) -> usize {
         let whole = self.context.div_ceil(CHUNK);
         match self.window {
@@ -92,8 +93,8 @@ impl KvLayout {
     }
 
     /// Returns whether a KV cache into which the positions below `stored_end` have been
-    /// written still holds every earlier position that is visible to `position`. A ring
-    /// may have overwritten some.
+    /// written still holds every earlier position that is visible to `position`. The ring
+    /// of a layer with a sliding window may have overwritten some.
     pub fn holds(&self, position: usize, stored_end: usize) -> bool {
         let Some(w) = self.window else { return true };
         let first = (position + 1).saturating_sub(w) / CHUNK;

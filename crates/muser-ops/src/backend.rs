@@ -22,7 +22,8 @@ pub struct BackendInfo {
     pub threads: usize,
 }
 
-/// The sizes of the pieces that a long call of the forward pass is cut into.
+/// The sizes of the pieces that a long call of the forward pass is cut into:
+/// micro-batches, and slices of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// The largest number of rows (tokens) in a micro-batch, the most that a forward
@@ -36,8 +37,9 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the sizes for a lane (an arithmetic): its micro-batch, and 64 rows of
-    /// logits, which are 52 MB at a vocabulary of 202,048.
+    /// Returns, for a lane (strict or pinned arithmetic), the sizes of the pieces that a
+    /// long call is cut into: the lane's micro-batch, and 64 rows of logits, which are 52
+    /// MB at a vocabulary of 202,048.
     pub fn of(lane: Lane) -> Self {
         Self {
             micro_batch: lane.micro_batch(),
@@ -46,7 +48,8 @@ impl Sizes {
     }
 }
 
-/// A part of the forward pass, which backends are told for hooks that measure one.
+/// A stage of the forward pass (embedding, attention or FFN of a layer, head). Backends
+/// are told the current one for the hooks that measure each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
     /// The stage at the start: the tokens' embeddings, their scale and their norm.
@@ -60,13 +63,13 @@ pub enum Stage {
     Head,
 }
 
-/// The name of a recorded forward pass. Two passes with the same name call the same
-/// operations on the same buffers with the same numbers of rows; they differ only in
-/// their batches.
+/// The name by which a backend finds a recorded forward pass again. Two passes with the
+/// same name call the same operations on the same buffers with the same numbers of rows;
+/// they differ only in their batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Recording {
-    /// The number of the set of buffers that the recorded pass works in, and by that of
-    /// the model. It is never reused within a process.
+    /// The number that identifies the set of buffers in which the recorded pass works,
+    /// and by that the model. It is never reused within a process.
     pub buffers: u64,
     /// The number of rows (tokens) in the recorded pass's batch.
     pub rows: usize,
@@ -121,8 +124,8 @@ pub trait Backend: Send + Sync + 'static {
     /// with the same past; later writes to one of them do not change the other. Cloning
     /// should be cheap: a backend shares pages until one of their owners writes.
     type Kv: Send + Clone;
-    /// A batch: its plan (tokens, positions, kept rows) in the backend's own form, with
-    /// exclusive use of the KV caches of its sequences.
+    /// A batch: its plan (tokens, positions, rows whose outputs are read) in the
+    /// backend's own form, with exclusive use of the KV caches of its sequences.
     type Batch<'kv>;
 
     /// Returns a description of the backend: its name, arithmetic, instruction set and
@@ -130,8 +133,8 @@ pub trait Backend: Send + Sync + 'static {
     fn info(&self) -> BackendInfo;
 
     /// Returns the sizes of micro-batches and slices of logits that long calls are cut
-    /// into. In the pinned lane (llama.cpp's arithmetic) the size of a micro-batch moves
-    /// bits, so there a backend keeps [`Sizes::of`].
+    /// into. In the pinned lane (llama.cpp's arithmetic) the size of a micro-batch
+    /// changes the bits of results, so there a backend keeps [`Sizes::of`].
     fn sizes(&self) -> Sizes {
         Sizes::of(self.info().lane)
     }
@@ -181,8 +184,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the width of a buffer of activations: the number of values in a row.
     fn width(&self, buffer: &Self::Buffer) -> usize;
 
-    /// Returns the plan of a batch: its tokens, their positions and sequences, and which
-    /// rows are kept.
+    /// Returns the plan of a batch: its tokens, their positions and sequences, and the
+    /// rows whose outputs are read.
     fn plan<'a>(&self, batch: &'a Self::Batch<'_>) -> &'a Plan;
 
     /// Allocates a buffer of activations in the backend's memory, all zeros.
@@ -204,9 +207,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Fewer rows in the buffer; an error that a device found since the last wait.
     fn read<'a>(&self, buffer: &'a Self::Buffer, rows: usize) -> Result<Cow<'a, [f32]>, OpError>;
 
-    /// Chooses tokens from rows of logits: for each pair (row, choice), stores the
-    /// chosen token or error in the choice ([`crate::choose`]). Waits like
-    /// [`read`](Self::read).
+    /// Chooses tokens from rows of logits: for each pair of a row's index and a
+    /// [`Choice`] (a sampler with one token to choose), stores in the choice the token or
+    /// the error ([`crate::choose`]). Waits like [`read`](Self::read).
     ///
     /// The default reads the logits and chooses on the host. A backend that chooses
     /// elsewhere must store the same outcomes.
@@ -228,13 +231,13 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Makes the empty KV cache of one sequence, from the layout of each layer; all
-    /// have the same context. It takes no pages of memory before a batch needs them.
+    /// Makes the empty KV cache of one sequence, from the layout of each layer; all have
+    /// the same context. It takes no memory pages before a batch needs them.
     fn kv(&self, layers: &[KvLayout]) -> Self::Kv;
 
-    /// Prepares a batch for a forward pass: uploads the plan, and takes the pages that
-    /// its rows need in the KV cache of each sequence. `kv` has one cache for each run
-    /// (one sequence's rows) of the plan.
+    /// Prepares a batch for a forward pass: uploads the plan, and takes the memory pages
+    /// that its rows need in the KV cache of each sequence. `kv` has one cache for each
+    /// run (one sequence's rows) of the plan.
     ///
     /// # Errors
     /// A position outside the layout of a cache, or one that would leave a gap

@@ -48,7 +48,8 @@ pub enum OpError {
     /// The lane (one of muser's two arithmetics) does not cover a weight format.
     #[error("tensor {name}: {dtype} has no arithmetic in the lane {lane}")]
     Format {
-        /// The name of the tensor whose weight format the lane does not cover.
+        /// The name of the tensor whose weight format the lane (strict or pinned
+        /// arithmetic) does not cover.
         name: String,
         /// The weight format that the lane has no arithmetic for.
         dtype: DType,
@@ -73,13 +74,14 @@ pub enum OpError {
         /// The number of rows in the embedding table: the size of the vocabulary.
         vocab: usize,
     },
-    /// The KV cache cannot hold a position, or no longer holds it.
+    /// The position of a token in a batch is past the end of the KV cache, or leaves a gap
+    /// after the positions that are stored in it.
     #[error("attention: position {position} is outside the cache's {context}")]
     Position {
-        /// The position of a token in its sequence that the KV cache does not hold.
+        /// The position, in its sequence, of the token that the KV cache has no place for.
         position: usize,
-        /// The number of positions that the KV cache can hold, or holds where one is
-        /// missing.
+        /// The number of positions that the KV cache can hold; where the batch leaves a
+        /// gap, the number that are stored in it.
         context: usize,
     },
     /// The backend has no kernel for an operand of this shape, such as a head size.

@@ -19,26 +19,26 @@ use std::sync::Arc;
 /// becomes of them. Each method has a default that passes its call on, but for
 /// [`Hook::call`].
 pub trait Hook<B: Backend>: Send + Sync + 'static {
-    /// Returns the description of the hooked backend, made from that of the backend
-    /// inside.
+    /// Returns the description of the hooked backend, made from `inner`, the description
+    /// of the backend that it wraps.
     fn info(&self, inner: BackendInfo) -> BackendInfo {
         inner
     }
 
-    /// Is called before [`Backend::mark`] of the backend inside, which names the current
+    /// Called before the wrapped backend's [`Backend::mark`], which names the current
     /// stage of the forward pass.
     fn mark(&self, stage: Stage) {
         let _ = stage;
     }
 
-    /// Is called before [`Backend::kv`] of the backend inside, which makes the KV cache
-    /// of a sequence.
+    /// Called before the wrapped backend's [`Backend::kv`], which makes the KV cache of a
+    /// sequence.
     fn kv(&self, layers: &[KvLayout]) {
         let _ = layers;
     }
 
-    /// Runs an operation of the backend, or leaves it out; `call.run(backend)` passes it
-    /// on.
+    /// Decides what becomes of an operation of the wrapped backend: `call.run(backend)`
+    /// runs it; without that, it is left out.
     fn call(&self, backend: &B, call: Call<'_, '_, B>) -> Result<(), OpError>;
 
     /// Runs [`Backend::read`], which returns the first rows of a buffer of activations;
@@ -156,7 +156,7 @@ pub enum Call<'a, 'kv, B: Backend> {
 }
 
 impl<B: Backend> Call<'_, '_, B> {
-    /// Returns the kind of operation that this call of a backend is.
+    /// Returns which of the backend's operations this call runs.
     pub fn op(&self) -> Op {
         match self {
             Self::Write { .. } => Op::Write,
@@ -176,7 +176,8 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// Runs this operation on the backend `b`.
+    /// Runs the call's operation, with the operands that the call holds, on the backend
+    /// `b`.
     pub fn run(&mut self, b: &B) -> Result<(), OpError> {
         match self {
             Self::Write { buffer, values } => b.write(buffer, values),
@@ -247,8 +248,9 @@ impl<B: Backend> Call<'_, '_, B> {
         }
     }
 
-    /// Returns the number of rows of activations, counted from the first, up to which
-    /// the operation writes its outputs; 0 for [`Call::Write`], which has no rows.
+    /// Returns the number of rows of activations, counted from the first, that the call's
+    /// operation may write in its output buffers; 0 for [`Call::Write`], which has no
+    /// rows.
     pub fn rows(&self, b: &B) -> usize {
         match self {
             Self::Write { .. } => 0,

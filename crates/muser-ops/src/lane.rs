@@ -39,7 +39,7 @@ impl Lane {
     }
 
     /// Returns the profile (the build of llama.cpp) whose bits the pinned lane computes;
-    /// `None` in the strict lane.
+    /// `None` in the strict lane (muser's own arithmetic).
     pub fn profile(self) -> Option<Profile> {
         match self {
             Self::Strict => None,
@@ -115,8 +115,8 @@ impl Profile {
         }
     }
 
-    /// Returns the settings of llama.cpp that the reference profile fixes, as pairs of
-    /// field and value for people to read.
+    /// Returns the settings of llama.cpp that the reference profile (a build of it)
+    /// fixes, as pairs of field and value for people to read.
     pub fn facts(self) -> [(&'static str, &'static str); 9] {
         let level = match self {
             Self::LlamaCppAvx2 => "AVX2, FMA, F16C (x86-64-v3)",
@@ -156,7 +156,8 @@ impl std::fmt::Display for Profile {
     }
 }
 
-/// The error for a name that is not a reference profile's, with the name.
+/// The error for a name that is not that of a reference profile (a build of llama.cpp),
+/// with the name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown profile {0:?}: expected llamacpp-avx2 or llamacpp-avx512")]
 pub struct UnknownProfile(pub String);

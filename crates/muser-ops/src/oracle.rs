@@ -19,7 +19,8 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Oracle;
 
-/// A buffer of the oracle backend: activations, `[rows, width]`.
+/// A buffer of activations of the oracle backend (the scalar functions that define each
+/// operation's bits), `[rows, width]`.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     pub(crate) width: usize,
@@ -41,8 +42,8 @@ impl Buffer {
     }
 }
 
-/// One layer of the oracle backend's KV cache: the f16 bits of K and V at every
-/// position.
+/// One layer of the KV cache of the oracle backend (the scalar functions that define each
+/// operation's bits): the f16 bits of K and V at every position.
 #[derive(Clone, Debug)]
 pub(crate) struct Positions {
     layout: KvLayout,
@@ -66,7 +67,8 @@ impl Positions {
     }
 }
 
-/// The oracle backend's KV cache of one sequence.
+/// The KV cache of one sequence in the oracle backend (the scalar functions that define
+/// each operation's bits).
 #[derive(Clone, Debug)]
 pub struct Kv {
     layers: Vec<Positions>,
@@ -74,8 +76,9 @@ pub struct Kv {
     end: usize,
 }
 
-/// A batch of the oracle backend: a plan (tokens, positions, kept rows) and the K/V
-/// caches of its sequences.
+/// A batch of the oracle backend (the scalar functions that define each operation's
+/// bits): a plan (tokens, positions, rows whose outputs are read) and the KV caches of
+/// its sequences.
 #[derive(Debug)]
 pub struct Batch<'kv> {
     plan: Plan,
@@ -83,8 +86,8 @@ pub struct Batch<'kv> {
 }
 
 impl Batch<'_> {
-    /// Returns the batch's plan: its tokens, their positions and sequences, and which
-    /// rows are kept.
+    /// Returns the batch's plan: its tokens, their positions and sequences, and the rows
+    /// whose outputs are read.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -112,8 +115,9 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Checks the operands of attention. Returns the spans (each sequence's rows) of the
-    /// subset, each with the layer of its sequence's KV cache.
+    /// Checks the operands of attention. Returns, for each sequence with rows in the
+    /// query buffer, those rows (a span) and the attended layer of the sequence's KV
+    /// cache.
     pub(crate) fn attended(
         &self,
         layer: usize,
@@ -149,7 +153,8 @@ fn no_layer(layer: usize, layers: usize) -> OpError {
     }
 }
 
-/// Makes an empty KV cache of these layers for the oracle backend.
+/// Makes the empty KV cache of a sequence, with these layers, for the oracle backend (the
+/// scalar functions that define each operation's bits).
 pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     let empty = |&layout: &KvLayout| Positions {
         layout,
@@ -162,8 +167,8 @@ pub(crate) fn kv(layers: &[KvLayout]) -> Kv {
     }
 }
 
-/// Makes a batch of the oracle backend, after checking that the KV caches have room for
-/// its rows.
+/// Makes a batch of the oracle backend (the scalar functions that define each operation's
+/// bits), after checking that the KV caches have room for its rows.
 pub(crate) fn batch<'kv>(plan: Plan, mut kv: Vec<&'kv mut Kv>) -> Result<Batch<'kv>, OpError> {
     OpError::check("batch", "caches", plan.runs().len(), kv.len())?;
     for (run, kv) in plan.runs().iter().zip(&kv) {
@@ -200,7 +205,8 @@ pub fn check_room(run: &Run, layers: &[KvLayout], end: usize) -> Result<(), OpEr
     Ok(())
 }
 
-/// Returns the first `rows` rows of the oracle backend's buffer of activations.
+/// Returns the first `rows` rows of a buffer of activations of the oracle backend (the
+/// scalar functions that define each operation's bits).
 pub(crate) fn read(buffer: &Buffer, rows: usize) -> Result<Cow<'_, [f32]>, OpError> {
     buffer.need("read", rows, buffer.width)?;
     Ok(Cow::Borrowed(&buffer.values[..rows * buffer.width]))
@@ -215,8 +221,8 @@ pub(crate) fn bind_set(set: Vec<Matrix>) -> Result<Vec<Weight>, OpError> {
     Ok(set)
 }
 
-/// Returns the matrices `which` of a projection set (matrices that multiply the same
-/// input).
+/// Returns the matrices of a projection set (matrices that multiply the same input) whose
+/// indices are in `which`.
 ///
 /// # Errors
 /// The set has no such matrices, or there are not as many outputs.

@@ -6,7 +6,8 @@ use crate::OpError;
 /// A run: the rows (tokens) of one sequence in a batch, whose positions are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The position, in its sequence, of the first of a sequence's rows in the batch.
+    /// The position, in its sequence, of the first of the sequence's rows (tokens) in the
+    /// batch.
     pub first: usize,
     /// The number of rows (tokens) of one sequence in the batch.
     pub rows: usize,
@@ -15,8 +16,8 @@ pub struct Run {
     pub keep: usize,
 }
 
-/// The choice of which rows of a batch a buffer holds: all, or those whose outputs are
-/// read.
+/// Which rows of a batch a buffer holds: all, or only the kept rows (rows whose outputs
+/// are read).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subset {
     /// All rows of the batch, sequence after sequence.
@@ -47,7 +48,7 @@ pub struct Plan {
 pub struct Span {
     /// The index of the rows' sequence in the batch.
     pub sequence: usize,
-    /// The row of the buffer at which this sequence's rows begin.
+    /// The index of the buffer's row at which this sequence's rows begin.
     pub at: usize,
     /// The position, in its sequence, of the sequence's first row in the buffer.
     pub first: usize,

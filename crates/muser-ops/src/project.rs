@@ -36,8 +36,8 @@ use muser_quant::q8::BlockQ8;
 use muser_quant::q8_k::BlockQ8K;
 use muser_quant::{Arithmetic, DType, Float, GROUP, Group, QK, Superblock, formats};
 
-/// The number of groups (of 32 weights) whose products are folded into one sum: those of
-/// 256 values.
+/// The number of groups (of 32 weights each) whose products are folded into one sum: 8,
+/// the groups of 256 values.
 pub const FOLD: usize = QK / GROUP;
 
 /// One vector of activations in the form that an arithmetic multiplies with weights.
@@ -54,8 +54,8 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// Converts a vector of activations to the form that this arithmetic multiplies with
-    /// weights.
+    /// Converts a vector of activations to the form that the arithmetic (groups,
+    /// superblocks or floats) multiplies with weights.
     pub fn new(arithmetic: Arithmetic, x: &[f32]) -> Self {
         match arithmetic {
             Arithmetic::Groups => Self::Groups(quantize_groups(x)),
@@ -91,8 +91,8 @@ pub fn quantize_groups(x: &[f32]) -> Vec<BlockQ8> {
 /// # Panics
 /// If the vector is in the form of another arithmetic than that of `dtype`.
 pub fn dot(dtype: DType, row: &[u8], x: &Operand) -> f32 {
-    /// Matches every weight format with the product function of its arithmetic: groups,
-    /// superblocks or floats.
+    /// Expands to a `match` that, for each weight format, calls the product function of
+    /// its arithmetic (groups, superblocks or floats).
     macro_rules! by_format {
         ($($arithmetic:ident { $(
             $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
@@ -125,8 +125,8 @@ pub fn dot(dtype: DType, row: &[u8], x: &Operand) -> f32 {
     formats!(by_format)
 }
 
-/// Panics: the activations are not in the form that weights of this format are
-/// multiplied with.
+/// Panics because a vector of activations is not in the form that weights of this format
+/// are multiplied with.
 fn no_form(dtype: DType) -> ! {
     panic!("dot: the vector has no form that {dtype} meets")
 }

@@ -16,20 +16,20 @@
 /// arithmetic) is taken in.
 pub const PARTIALS: usize = 256;
 
-/// Computes the dot product Σ x_i · y_i in the strict lane's order of sums (256 partial
-/// sums, added by halves), up to the end of the shorter slice.
+/// Computes the dot product Σ x_i · y_i in the order of sums of the strict lane (muser's
+/// own arithmetic): 256 partial sums, added by halves. Ends with the shorter slice.
 pub fn dot(x: &[f32], y: &[f32]) -> f32 {
     dot_by(x.len().min(y.len()), |i| x[i], |i| y[i])
 }
 
-/// Computes the sum of squares Σ x_i² in the strict lane's order of sums: 256 partial
-/// sums, added by halves.
+/// Computes the sum of squares Σ x_i² in the order of sums of the strict lane (muser's
+/// own arithmetic): 256 partial sums, added by halves.
 pub fn sum_of_squares(x: &[f32]) -> f32 {
     dot(x, x)
 }
 
-/// Computes the dot product, as [`dot`] does, of `n` values that two functions give by
-/// index: for weights that are decoded as they are read.
+/// Computes the dot product, as [`dot`] does, of two sequences of `n` values that
+/// functions give by index: for weights that are decoded as they are read.
 pub fn dot_by(n: usize, x: impl Fn(usize) -> f32, y: impl Fn(usize) -> f32) -> f32 {
     let mut p = [0.0f32; PARTIALS];
     for i in 0..n {

@@ -49,7 +49,8 @@ impl RopeFrequencies {
         Self { base, d, factors }
     }
 
-    /// Returns the number of pairs in a head that the rotary encoding rotates.
+    /// Returns the number of pairs of values in an attention head that the rotary
+    /// encoding rotates.
     pub fn pairs(&self) -> usize {
         self.d / 2
     }
@@ -69,8 +70,9 @@ impl RopeFrequencies {
     }
 }
 
-/// Makes a table of the rotary encoding for the positions `first .. first + rows`: for
-/// each, `fill` calls its second argument with the cosine and sine of each pair.
+/// Makes a table of the rotary encoding for the positions `first .. first + rows`. For
+/// each position, `fill` passes the cosine and sine of every pair to the function that it
+/// is given.
 pub(crate) fn table_of(
     pairs: usize,
     first: usize,
@@ -101,8 +103,8 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Returns the number of pairs in a head that are rotated: the number of cosines
-    /// that the table has for each position.
+    /// Returns the number of pairs of values in an attention head that are rotated: the
+    /// number of cosines that the table has for each position.
     pub fn pairs(&self) -> usize {
         self.pairs
     }

@@ -19,8 +19,8 @@ macro_rules! define {
         }
 
         impl Arithmetic {
-            /// Returns the weight formats whose products are computed in this
-            /// arithmetic, in the order of the table of formats.
+            /// Returns the weight formats whose products are computed in this arithmetic
+            /// (groups, superblocks or floats), in the order of the table of formats.
             pub const fn formats(self) -> &'static [DType] {
                 match self {
                     $(Self::$arithmetic => &[$(DType::$variant,)*],)*
@@ -50,8 +50,9 @@ macro_rules! define {
                 }
             }
 
-            /// Returns the arithmetic in which this weight format's products are
-            /// computed: which part in integers, which in floats.
+            /// Returns the arithmetic (groups, superblocks or floats) in which this
+            /// weight format's products are computed: which part in integers, which in
+            /// floats.
             pub fn arithmetic(self) -> Arithmetic {
                 match self {
                     $($(Self::$variant => Arithmetic::$arithmetic,)*)*
@@ -87,8 +88,8 @@ macro_rules! define {
                 }
             }
 
-            /// Returns the places of factors, scales and codes in a packed block of this
-            /// weight format.
+            /// Returns the places of factors, scales and quantised values (codes) in a
+            /// packed block of this weight format.
             pub fn layout(self) -> Layout {
                 match self {
                     $($(Self::$variant => <crate::$module::$block as Format>::LAYOUT,)*)*
@@ -112,9 +113,9 @@ formats!(define);
 /// blocks of as many values as wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowError {
-    /// The weight format of the row that could not be decoded.
+    /// The weight format of the packed row that could not be decoded.
     pub dtype: DType,
-    /// The number of values that the row was to be decoded to.
+    /// The number of values that the packed row of weights was to be decoded to.
     pub values: usize,
     /// The number of bytes that were given as the packed row.
     pub bytes: usize,

@@ -63,8 +63,8 @@ pub enum Arithmetic {
     Floats,
 }
 
-/// The trait of a weight format: the sizes of a packed block, the places of its parts,
-/// and its decoder.
+/// The trait of a weight format: the sizes of a packed block, the places of its factors,
+/// scales and codes (quantised values), and its decoder.
 pub trait Format {
     /// The variant of the enum [`DType`] that stands for this weight format.
     const DTYPE: DType;
@@ -72,7 +72,8 @@ pub trait Format {
     const VALUES: usize;
     /// The number of bytes in one packed block of the weight format.
     const BYTES: usize;
-    /// The places of factors, scales and codes in one packed block of the weight format.
+    /// The places of factors, scales and quantised values (codes) in one packed block of
+    /// the weight format.
     const LAYOUT: Layout;
 
     /// Decodes one packed block of weights, of [`BYTES`](Self::BYTES) bytes, to its
@@ -83,8 +84,8 @@ pub trait Format {
     fn decode(block: &[u8], out: &mut [f32]);
 }
 
-/// The places of the parts of a packed block of weights, in bytes, for tools that
-/// generate blocks.
+/// The places, in bytes, of the factors, scales and codes (quantised values) in a packed
+/// block of weights, for tools that generate blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The index of the first byte of each f16 factor in a packed block of weights.
@@ -104,10 +105,10 @@ pub struct Layout {
 pub trait Superblock: Format {
     /// The number of sub-blocks of a superblock, each of which has a scale.
     const SUB_BLOCKS: usize;
-    /// Whether the superblock's scales are signed, its codes have a bias of 32 and it
-    /// has no minima. Otherwise each sub-block has a minimum.
+    /// Whether the superblock's scales are signed, its codes (quantised values) have a
+    /// bias of 32 and it has no minima. Otherwise each sub-block has a minimum.
     const SIGNED: bool;
-    /// The way in which a superblock packs the bits of its codes.
+    /// The way in which a superblock packs the bits of its quantised values (codes).
     const CODES: SuperCodes;
 
     /// Computes the exact integer sums of the product of one superblock of weights with
@@ -123,10 +124,11 @@ pub trait Superblock: Format {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sums {
     /// The superblock's sum of scaled products, `Σ_j s_j Σ_i q_ij a_ij`; s_j: the scale
-    /// of sub-block j, q_ij: its code i minus the bias, a_ij: the activation's code.
+    /// of sub-block j, q_ij: its quantised value i minus the bias, a_ij: the quantised
+    /// activation.
     pub sum: i32,
     /// The superblock's sum of minima, `Σ_j m_j Σ_i a_ij`; m_j: the minimum of sub-block
-    /// j, a_ij: the codes of its activations; 0 without minima.
+    /// j, a_ij: its quantised activations; 0 without minima.
     pub min: i32,
     /// The float factor that a superblock's integer scales are multiplied by.
     pub d: f32,
@@ -135,27 +137,30 @@ pub struct Sums {
     pub dmin: f32,
 }
 
-/// The way in which a superblock of 256 weights packs the bits of its codes.
+/// The way in which a superblock of 256 weights packs the bits of its quantised values
+/// (codes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperCodes {
-    /// The packing of Q4_K superblocks: the 4 bits of all codes.
+    /// The packing of the quantised values (codes) of a Q4_K superblock: the 4 bits of
+    /// all codes.
     Nibbles,
-    /// The packing of Q5_K superblocks: the low 4 bits of all codes, then their fifth
-    /// bits.
+    /// The packing of the quantised values (codes) of a Q5_K superblock: the low 4 bits
+    /// of all codes, and their fifth bits.
     NibblesAndBits,
-    /// The packing of Q6_K superblocks: the low 4 bits of all codes, then their two high
-    /// bits.
+    /// The packing of the quantised values (codes) of a Q6_K superblock: the low 4 bits
+    /// of all codes, then their two high bits.
     NibblesAndPairs,
 }
 
 /// The trait of a weight format of groups: one float scale for each 32 values.
 pub trait Group: Format {
-    /// The way in which a group of 32 weights packs the bits of its codes.
+    /// The way in which a group of 32 weights packs the bits of its quantised values
+    /// (codes).
     const CODES: GroupCodes;
 
     /// Computes the exact product of a group of 32 weights with quantised activations,
-    /// `Σ_i q_i a_i`; q_i: the weight's code minus its bias, a_i: the activation's code.
-    /// It is below 2^20 in magnitude.
+    /// `Σ_i q_i a_i`; q_i: the quantised weight minus its bias, a_i: the quantised
+    /// activation. It is below 2^20 in magnitude.
     ///
     /// # Panics
     /// If the block is not [`Format::BYTES`] long.
@@ -167,7 +172,8 @@ pub trait Group: Format {
             .sum()
     }
 
-    /// Returns the scale of a group of 32 weights, which its codes are multiplied by.
+    /// Returns the scale of a group of 32 weights, which its quantised values (codes) are
+    /// multiplied by.
     ///
     /// # Panics
     /// If the block is not [`Format::BYTES`] long.
@@ -177,8 +183,8 @@ pub trait Group: Format {
     }
 }
 
-/// Decodes a group of 32 weights: each value is the group's scale times a code, which is
-/// exact in f32.
+/// Decodes a group of 32 weights: each is the group's scale times a quantised value
+/// (code), which is exact in f32.
 pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     assert_eq!(out.len(), F::VALUES, "values of a {} block", F::DTYPE);
     let d = F::factor(block);
@@ -187,27 +193,31 @@ pub(crate) fn decode_group<F: Group>(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The way in which a group packs the bits of its 32 codes, and the byte of the block
-/// where they begin. The first two bytes of a block are its scale, an f16.
+/// The way in which a group packs the bits of its 32 codes (quantised values), and the
+/// byte of the block where they begin. The first two bytes of a block are its scale, an
+/// f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCodes {
-    /// The 32 codes of a group as 32 signed bytes.
+    /// The packing of a group's 32 quantised values (codes) as 32 signed bytes.
     Bytes {
-        /// The index of the byte in a group's block where its codes begin.
+        /// The index of the byte in a group's block where its quantised values (codes)
+        /// begin.
         at: usize,
     },
-    /// The 32 codes of a group in 16 bytes: the low nibbles are codes 0 to 15, the high
-    /// nibbles 16 to 31.
+    /// The packing of a group's 32 quantised values (codes) in 16 bytes: the low nibbles
+    /// are codes 0 to 15, the high nibbles 16 to 31.
     Nibbles {
-        /// The index of the byte in a group's block where its codes begin.
+        /// The index of the byte in a group's block where its quantised values (codes)
+        /// begin.
         at: usize,
-        /// The bias to subtract from each 4-bit code of a group of weights.
+        /// The bias to subtract from each 4-bit quantised value (code) of a group of
+        /// weights.
         bias: u8,
     },
 }
 
 impl GroupCodes {
-    /// Returns code `i` (the quantised weight `i`) of a group's block, minus its bias.
+    /// Returns the quantised weight `i` (code `i`) of a group's block, minus its bias.
     ///
     /// # Panics
     /// If `i` is not below 32, or the block is too short.

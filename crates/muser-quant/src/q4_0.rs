@@ -1,4 +1,4 @@
-//! Q4_0: 32 weights in 18 bytes, 4-bit codes with one scale.
+//! Q4_0: 32 weights in 18 bytes, 4-bit quantised values (codes) with one scale.
 //!
 //! ```text
 //!  byte 0     2               18
@@ -24,7 +24,8 @@ use crate::{DType, GROUP};
 /// The number of bytes in one Q4_0 block of 32 weights.
 pub const BYTES: usize = 18;
 
-/// The weight format Q4_0: 4-bit codes with one scale for each 32 weights.
+/// The weight format Q4_0: 4-bit quantised values (codes) with one scale for each 32
+/// weights.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockQ4_0;
 

@@ -47,7 +47,7 @@ pub struct BlockQ4K {
     pub dmin: u16,
     /// The eight 6-bit scales and eight 6-bit minima of a Q4_K superblock, packed.
     pub scales: [u8; 12],
-    /// The 256 codes of a Q4_K superblock, the quantised weights, two in a byte.
+    /// The 256 quantised values (codes) of a Q4_K superblock, 4 bits each, two in a byte.
     pub codes: [u8; QK / 2],
 }
 
@@ -64,7 +64,8 @@ impl BlockQ4K {
         }
     }
 
-    /// Returns the code of weight `i` of the Q4_K superblock, in `0..=15`.
+    /// Returns the quantised value (code) of weight `i` of the Q4_K superblock, in
+    /// `0..=15`.
     pub fn code(&self, i: usize) -> u8 {
         let (group, within) = (i / 64, i % 64);
         let byte = self.codes[32 * group + within % 32];
@@ -91,7 +92,7 @@ impl BlockQ4K {
 
     /// Computes the two exact sums of a Q4_K superblock with quantised activations,
     /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`; s_j, m_j: scale and minimum of
-    /// sub-block j, q_ij: its codes, a_ij: the activations' codes.
+    /// sub-block j, q_ij: its quantised values (codes), a_ij: the quantised activations.
     ///
     /// The first sum, of products, is below 256 · 63 · 15 · 127 < 2^25 in magnitude, the
     /// second, of minima, below 256 · 63 · 127 < 2^21.

@@ -1,4 +1,4 @@
-//! Q5_K: 256 weights in 176 bytes; Q4_K with a fifth bit in each code.
+//! Q5_K: 256 weights in 176 bytes; Q4_K with a fifth bit in each quantised value (code).
 //!
 //! ```text
 //!  byte 0    2      4            16            48                   176
@@ -44,9 +44,10 @@ pub struct BlockQ5K {
     pub dmin: u16,
     /// The eight 6-bit scales and eight 6-bit minima of a Q5_K superblock, packed.
     pub scales: [u8; 12],
-    /// The fifth bit of each code of a Q5_K superblock.
+    /// The fifth bit of each quantised value (code) of a Q5_K superblock.
     pub high: [u8; QK / 8],
-    /// The low four bits of each code of a Q5_K superblock, two codes in a byte.
+    /// The low four bits of each quantised value (code) of a Q5_K superblock, two codes
+    /// in a byte.
     pub low: [u8; QK / 2],
 }
 
@@ -64,7 +65,8 @@ impl BlockQ5K {
         }
     }
 
-    /// Returns the code of weight `i` of the Q5_K superblock, in `0..=31`.
+    /// Returns the quantised value (code) of weight `i` of the Q5_K superblock, in
+    /// `0..=31`.
     pub fn code(&self, i: usize) -> u8 {
         let (group, within) = (i / 64, i % 64);
         let byte = self.low[32 * group + within % 32];
@@ -93,7 +95,7 @@ impl BlockQ5K {
 
     /// Computes the two exact sums of a Q5_K superblock with quantised activations,
     /// `(Σ_j s_j Σ_i q_ij a_ij, Σ_j m_j Σ_i a_ij)`; s_j, m_j: scale and minimum of
-    /// sub-block j, q_ij: its codes, a_ij: the activations' codes.
+    /// sub-block j, q_ij: its quantised values (codes), a_ij: the quantised activations.
     ///
     /// The first sum, of products, is below 256 · 63 · 31 · 127 < 2^26 in magnitude, the
     /// second, of minima, below 256 · 63 · 127 < 2^21.

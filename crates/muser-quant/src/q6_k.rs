@@ -42,9 +42,11 @@ pub const BYTES: usize = 210;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockQ6K {
-    /// The low four bits of each code of a Q6_K superblock, two codes in a byte.
+    /// The low four bits of each quantised value (code) of a Q6_K superblock, two codes
+    /// in a byte.
     pub low: [u8; QK / 2],
-    /// The high two bits of each code of a Q6_K superblock, four codes in a byte.
+    /// The high two bits of each quantised value (code) of a Q6_K superblock, four codes
+    /// in a byte.
     pub high: [u8; QK / 4],
     /// The integer scales of a Q6_K superblock, one for each 16 weights.
     pub scales: [i8; QK / 16],
@@ -65,8 +67,8 @@ impl BlockQ6K {
         }
     }
 
-    /// Returns the code of weight `i` of the Q6_K superblock, in `0..=63`; its bias of
-    /// 32 is not subtracted.
+    /// Returns the quantised value (code) of weight `i` of the Q6_K superblock, in
+    /// `0..=63`; its bias of 32 is not subtracted.
     pub fn code(&self, i: usize) -> u8 {
         let (half, within) = (i / 128, i % 128);
         let byte = self.low[64 * half + within % 64];
@@ -85,9 +87,9 @@ impl BlockQ6K {
     }
 
     /// Computes the exact product of a Q6_K superblock with quantised activations,
-    /// `Σ_j s_j Σ_i (q_ij - 32) a_ij`; s_j: the scale of sub-block j, q_ij: its codes,
-    /// a_ij: the activations' codes. It is below 256 · 128 · 32 · 127 < 2^27 in
-    /// magnitude.
+    /// `Σ_j s_j Σ_i (q_ij - 32) a_ij`; s_j: the scale of sub-block j, q_ij: its quantised
+    /// values (codes), a_ij: the quantised activations. It is below 256 · 128 · 32 · 127
+    /// < 2^27 in magnitude.
     pub fn dot(&self, a: &BlockQ8K) -> i32 {
         (0..QK)
             .map(|i| {

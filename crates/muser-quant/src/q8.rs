@@ -40,7 +40,8 @@ pub struct BlockQ8 {
 const _: () = assert!(size_of::<BlockQ8>() == BYTES);
 
 impl BlockQ8 {
-    /// Makes a Q8 block with this scale, whose 32 codes are 0.
+    /// Makes a Q8 block of 32 activations with this scale, whose quantised values (codes)
+    /// are all 0.
     fn zeros(d: f32) -> Self {
         Self { d, q: [0; GROUP] }
     }

@@ -39,15 +39,16 @@ pub struct BlockQ8K {
     pub d: f32,
     /// The 256 quantised activations of a Q8_K block, each in `-127..=127`.
     pub q: [i8; QK],
-    /// The exact sums of each 16 codes of a Q8_K block, for products with weights that
-    /// have minima.
+    /// The exact sums of each 16 quantised values (codes) of a Q8_K block, for products
+    /// with weights that have minima.
     pub bsums: [i16; QK / 16],
 }
 
 const _: () = assert!(size_of::<BlockQ8K>() == BYTES);
 
 impl BlockQ8K {
-    /// Makes a Q8_K block with this scale, whose 256 codes are 0.
+    /// Makes a Q8_K block of 256 activations with this scale, whose quantised values
+    /// (codes) are all 0.
     fn zeros(d: f32) -> Self {
         Self {
             d,

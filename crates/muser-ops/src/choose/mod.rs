@@ -130,31 +130,33 @@ impl<'a> Choice<'a> {
         self.allowed
     }
 
-    /// Returns the random number u in [0, 1) that decides a sampled token. It stays the
-    /// same until [`Choice::take`] hands out a token.
+    /// Returns the random number u in [0, 1) that decides which token is sampled. It
+    /// stays the same until [`Choice::take`] hands out a token.
     pub fn uniform(&self) -> f64 {
         self.sampler.uniform()
     }
 
-    /// Chooses the token on the host from the logits of one row, one for each token of
-    /// the vocabulary. This is the definition of the outcome.
+    /// Chooses the token on the host, from one row of logits (one for each token of the
+    /// vocabulary), and stores the outcome. A device's outcome must equal it.
     pub fn choose(&mut self, logits: &[f32]) {
         self.outcome = Some(self.sampler.pick(logits, self.history, self.allowed));
     }
 
-    /// Stores the outcome of the choice, a token or an error, that a device computed.
+    /// Stores the outcome that a device computed for the choice of a token: the token or
+    /// an error.
     pub fn set(&mut self, outcome: Result<u32, ChoiceError>) {
         self.outcome = Some(outcome);
     }
 
-    /// Returns the outcome of the choice, a token or an error, and leaves it in place;
-    /// `None` before the choice is made.
+    /// Returns the outcome of the choice of a token, the token or an error, and leaves it
+    /// in place; `None` before the choice is made.
     pub fn outcome(&self) -> Option<&Result<u32, ChoiceError>> {
         self.outcome.as_ref()
     }
 
-    /// Takes the outcome of the choice out. If it is a token that used a random number,
-    /// the sampler goes on to the next one. `None` before the choice is made.
+    /// Removes and returns the outcome of the choice of a token; `None` before the choice
+    /// is made. If the outcome is a token that used a random number, the sampler draws
+    /// its next one.
     pub fn take(&mut self) -> Option<Result<u32, ChoiceError>> {
         let outcome = self.outcome.take();
         if let Some(Ok(_)) = outcome {

@@ -1,9 +1,10 @@
-//! Tokens in the order of their logits, sorted only as far as somebody looks.
+//! The tokens of a vocabulary in the order of their logits, sorted only as far as the
+//! sampler reads them.
 
 use std::cmp::Ordering;
 
-/// The number of tokens that are sorted first by their logits: most draws end among
-/// them.
+/// The number of tokens, those with the largest logits, that the first partial sort puts
+/// in order: most random draws end among them.
 const FIRST: usize = 256;
 
 /// The tokens of a vocabulary by (logit descending, id ascending), sorted only as far as
@@ -82,8 +83,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Compares partial sorts of tokens with a whole sort. Few distinct logits, so
-        /// that most are ties; more than `FIRST`, so that the sort goes on twice.
+        /// Checks that tokens sorted in parts are in the same order as tokens sorted at
+        /// once. The test's logits have few distinct values, so that most are ties, and
+        /// are more than `FIRST`, so that the sort goes on twice.
         #[test]
         fn a_partial_sort_is_the_beginning_of_the_whole(
             logits in prop::collection::vec((-3i8..3).prop_map(f32::from), 1..2000),

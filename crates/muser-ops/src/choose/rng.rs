@@ -31,8 +31,8 @@ impl Uniform {
         self.current
     }
 
-    /// Goes on to the next random number: the upper 53 bits of the next 64, times 2^-53,
-    /// which is exact.
+    /// Draws the next random number of the stream and makes it the current one: the upper
+    /// 53 bits of ChaCha8's next 64, times 2^-53, which is exact.
     pub(super) fn advance(&mut self) {
         self.current = (self.rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64);
     }
@@ -42,8 +42,9 @@ impl Uniform {
 mod tests {
     use super::*;
 
-    /// Compares with ChaCha8's key stream for the zero key (the published test vector
-    /// `3e00ef2f895f40d6 7f5bb8e81f09a5a1 …`), as little-endian words.
+    /// Checks that the stream of random numbers is ChaCha8's key stream for the zero key
+    /// (the published test vector `3e00ef2f895f40d6 7f5bb8e81f09a5a1 …`), as
+    /// little-endian words.
     #[test]
     fn the_stream_is_chacha8s() {
         let mut uniform = Uniform::new(0);

@@ -73,8 +73,8 @@ impl Sampler {
         self.uniform.peek()
     }
 
-    /// Goes on to the sampler's next random number if the last choice used one, that is,
-    /// if it was not greedy.
+    /// Draws the sampler's next random number if the last choice of a token used one,
+    /// that is, if it was not greedy.
     pub(super) fn advance(&mut self) {
         if self.params.temperature != 0.0 {
             self.uniform.advance();
@@ -189,8 +189,8 @@ impl Sampler {
         chosen
     }
 
-    /// Applies top-p and min-p to the ranked tokens. Returns how many ranks stay, and
-    /// the sum of their weights.
+    /// Finds how many of the likeliest tokens top-p and min-p sampling keep. Returns
+    /// their number and the sum of their weights.
     fn keep_likely(&mut self, mass: f32, weight: impl Fn(f32) -> f32) -> (usize, f32) {
         let (top_p, min_p) = (self.params.top_p, self.params.min_p);
         if top_p == 1.0 && min_p == 0.0 {

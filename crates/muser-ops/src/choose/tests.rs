@@ -36,9 +36,9 @@ fn equal_weights_follow_the_random_numbers() {
     assert_eq!(draws(SamplingParams::default(), &[0.5; 4], 4), [3, 2, 0, 0]);
 }
 
-/// Draws in the order of logits, not of tokens: with the likeliest token last, small
-/// numbers choose it. Weights 1, 1/e², 1/e²: the first of them owns u < 1 / (1 + 2 ·
-/// 0.1353) = 0.787, with u the random number.
+/// Checks that tokens are drawn in the order of logits, not of ids: the likeliest token
+/// is the last, and small random numbers u choose it. The weights are 1, 1/e² and 1/e²:
+/// the first of them owns u < 1 / (1 + 2 · 0.1353) = 0.787.
 #[test]
 fn the_draw_walks_from_the_likeliest() {
     assert_eq!(
@@ -168,8 +168,8 @@ fn logits() -> impl Strategy<Value = Vec<f32>> {
     prop::collection::vec((-40i8..40).prop_map(|x| f32::from(x) / 8.0), 1..600)
 }
 
-/// Chooses a token by the definition of sampling, without lazy sorting or running sums:
-/// what the sampler must equal.
+/// Chooses a token by the definition of sampling, without lazy sorting or running sums;
+/// tests compare the sampler with it.
 fn plain(p: &SamplingParams, logits: &[f32]) -> u32 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |l: f32| math::exp((l - max) / p.temperature);

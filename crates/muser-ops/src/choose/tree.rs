@@ -12,8 +12,9 @@ use crate::reduce::PARTIALS;
 /// other.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
-    /// The tree of sums: the 256 partial sums are its last nodes, the 128 sums of two of
-    /// them the 128 before those, and so on to the whole sum at 1.
+    /// The tree of sums, in levels: the last 256 nodes are the partial sums, the 128
+    /// nodes before them the sums of two of those, and so on to the sum of all values in
+    /// node 1.
     nodes: [f32; 2 * PARTIALS],
     next: usize,
 }
@@ -27,9 +28,9 @@ impl Running {
         }
     }
 
-    /// Appends a value to the running sum and returns the sum of all so far. Takes nine
-    /// additions: one to the value's partial sum, eight on the way from there to the
-    /// root.
+    /// Appends a value to the running sum and returns the sum of all values so far. Takes
+    /// nine additions: one to the value's partial sum, eight on the way from there to the
+    /// root of the tree of sums.
     pub(super) fn push(&mut self, value: f32) -> f32 {
         let place = self.next % PARTIALS;
         self.next += 1;

@@ -34,32 +34,35 @@ use crate::{Attention, Profile};
 use muser_quant::{DType, f16};
 use std::ops::Range;
 
-/// The number of KV cache slots in a tile of llama.cpp's attention, and the largest
-/// number of queries in one.
+/// The number of slots (places of positions in the KV cache) in a tile of llama.cpp's
+/// attention, and the largest number of queries in one.
 pub const TILE: usize = 64;
 
 /// The number of rows (queries) of a call from which on llama.cpp computes attention by
 /// tiles.
 pub const TILED_FROM: usize = 64;
 
-/// Returns the number of slots of the KV cache that llama.cpp's attention visits in a
-/// call ending at position `end`.
+/// Returns the number of slots (places of positions in the KV cache) that llama.cpp's
+/// attention visits in a call ending at position `end`.
 pub fn slots(end: usize) -> usize {
     end.next_multiple_of(256).max(256)
 }
 
-/// The form in which llama.cpp computes attention for a call, which decides its bits.
+/// One of the three forms in which llama.cpp computes attention (query by query, split
+/// among threads, or in tiles), which decides the bits of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// The form of attention that takes one query at a time.
     Single,
-    /// The form of attention for one query whose KV cache slots are cut into a part for
-    /// each thread.
+    /// The form of attention for one query whose slots (places of positions in the KV
+    /// cache) are cut into a part for each thread.
     Split {
-        /// The number of KV cache slots in the part of one thread.
+        /// The number of slots (places of positions in the KV cache) for which one thread
+        /// computes attention.
         part: usize,
     },
-    /// The form of attention that takes tiles of queries and of KV cache slots.
+    /// The form of attention that takes tiles of 64 queries and 64 slots (places of
+    /// positions in the KV cache).
     Tiled,
 }
 
@@ -107,8 +110,8 @@ struct Running {
     a: Vec<f32>,
 }
 
-/// Computes llama.cpp's running softmax of one query over the KV cache slots `range`,
-/// all of them visible.
+/// Computes llama.cpp's running softmax of one query over the slots `range` (places of
+/// positions in the KV cache), all of them visible.
 fn run<'a>(
     (profile, scale): (Profile, f32),
     range: Range<usize>,

@@ -1,5 +1,5 @@
-//! Dot products of floats in the pinned lane, in the two orders that llama.cpp's library
-//! ggml sums them.
+//! Dot products of floats in the pinned lane (llama.cpp's arithmetic), in the two orders
+//! in which llama.cpp's library ggml sums them.
 //!
 //! With L the number of elements in the float vectors of the profile (a build of
 //! llama.cpp), value i of a row is added as follows:

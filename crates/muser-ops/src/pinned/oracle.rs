@@ -16,13 +16,14 @@ use std::ops::Range;
 pub struct Oracle {
     /// The reference profile (the build of llama.cpp) whose bits the backend computes.
     pub profile: Profile,
-    /// The number of threads that llama.cpp would use. From 512 slots of the KV cache
-    /// on, it cuts the slots of a single query into as many parts.
+    /// The number of threads that llama.cpp would use. From 512 slots (places of
+    /// positions in the KV cache) on, it cuts the slots of a single query into as many
+    /// parts.
     pub threads: usize,
 }
 
-/// The oracle backend of the strict lane (muser's own arithmetic), for the operations
-/// that are the same in the pinned lane (llama.cpp's).
+/// The backend of scalar functions of the strict lane (muser's own arithmetic), for the
+/// operations that are the same in the pinned lane (llama.cpp's).
 const SHARED: oracle::Oracle = oracle::Oracle;
 
 impl Oracle {

@@ -53,23 +53,24 @@ use muser_quant::{DType, QK, f16};
 /// activations, which decides their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
-    /// The route of eight interleaved rows of weights: one float chain for each output,
-    /// with a link for each superblock (256 weights).
+    /// The route (way of computing products) of eight interleaved rows of weights: one
+    /// float chain for each output, with a link for each superblock (256 weights).
     Interleaved,
-    /// The route of eight interleaved rows of weights with four columns (vectors of
-    /// activations) at once: a link of the float chain for every 64 codes.
+    /// The route (way of computing products) of eight interleaved rows of weights with
+    /// four columns (vectors of activations) at once: a link of the float chain for every
+    /// 64 quantised values (codes).
     InterleavedFour,
-    /// The route for up to seven columns (vectors of activations): eight partial sums
-    /// for each output.
+    /// The route (way of computing products) for up to seven columns (vectors of
+    /// activations): eight partial sums for each output.
     Narrow,
-    /// The route for eight columns (vectors of activations) and more: tiles, with one
-    /// float chain for each output.
+    /// The route (way of computing products) for eight columns (vectors of activations)
+    /// and more: tiles, with one float chain for each output.
     Tiled,
-    /// The route of float weights by `vec_dot`: a dot product over several vectors for
-    /// each output.
+    /// The route (way of computing products) of float weights by ggml's `vec_dot`: a dot
+    /// product over several vectors for each output.
     Vectors,
-    /// The route of float weights by tinyBLAS: one vector of partial sums for each
-    /// output.
+    /// The route (way of computing products) of float weights by ggml's tinyBLAS: one
+    /// vector of partial sums for each output.
     TinyBlas,
 }
 
@@ -139,9 +140,9 @@ pub fn covers(dtype: DType) -> bool {
     covered(dtype).is_some()
 }
 
-/// Returns the route (the way in which llama.cpp computes it) of one column of a product
-/// of `rows` rows of weights with `columns` vectors; `None` for a weight format that the
-/// pinned lane does not cover.
+/// Returns the route (llama.cpp's way of computing) that column `column` of a product
+/// takes, of `rows` rows of weights with `columns` vectors of activations. `None` for a
+/// weight format that the pinned lane (llama.cpp's arithmetic) does not cover.
 pub fn route(dtype: DType, rows: usize, columns: usize, column: usize) -> Option<Route> {
     let eights = rows.is_multiple_of(8);
     Some(match covered(dtype)? {
@@ -213,16 +214,18 @@ fn floats(profile: Profile, weight: &Weight, x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// One superblock (256 weights) of a row, with codes, scales and minima unpacked to
-/// integers.
+/// One superblock (256 weights) of a row, with quantised values (codes), scales and
+/// minima unpacked to integers.
 struct Unpacked {
-    /// The superblock's 256 codes (quantised weights), their bias not subtracted.
+    /// The superblock's 256 quantised weights (codes), their bias not subtracted.
     codes: [i32; QK],
-    /// The bias to subtract from each code of the superblock: 32 for Q6_K, else 0.
+    /// The bias to subtract from each quantised weight (code) of the superblock: 32 for
+    /// Q6_K, else 0.
     bias: i32,
-    /// The superblock's integer scales, one for each 16 codes.
+    /// The superblock's integer scales, one for each 16 quantised weights.
     scales: [i32; QK / 16],
-    /// The superblock's integer minima, one for each 32 codes; zeros for Q6_K.
+    /// The superblock's integer minima, one for each 32 quantised weights; zeros for
+    /// Q6_K.
     mins: [i32; QK / 32],
     d: f32,
     dmin: f32,
@@ -230,16 +233,18 @@ struct Unpacked {
 
 impl Unpacked {
     /// Computes the exact scaled sum of a superblock's products with activations, Σ s ·
-    /// (q - bias) · a; s: the scale of a code, q: the code, a: the activation's code.
+    /// (q - bias) · a; s: the scale, q: the quantised weight (code), a: the quantised
+    /// activation.
     fn sum(&self, a: &BlockQ8K) -> i32 {
         (0..QK)
             .map(|i| self.term(a, i, self.codes[i] - self.bias))
             .sum()
     }
 
-    /// Computes partial sum `l` of the eight that together are the superblock's
-    /// [`Self::sum`]: the quads of codes l, 8 + l, 16 + l, …, minus the bias of other
-    /// codes, `32 l .. 32 l + 32`. llama.cpp sums the bias in that order.
+    /// Computes partial sum `l` of the eight that add up to the superblock's
+    /// [`Self::sum`]: the products of every eighth quad of codes (quantised weights),
+    /// from quad l on, minus the bias of the codes `32 l .. 32 l + 32`. llama.cpp sums in
+    /// that order.
     fn partial_sum(&self, a: &BlockQ8K, l: usize) -> i32 {
         let quads = (0..QK).filter(|i| i % 32 / 4 == l);
         let codes: i32 = quads.map(|i| self.term(a, i, self.codes[i])).sum();
@@ -249,13 +254,13 @@ impl Unpacked {
         codes - bias
     }
 
-    /// Returns the product of a superblock's code with its integer scale and with the
-    /// code of activation `i`.
+    /// Returns the product of a quantised weight's integer value `code` with its integer
+    /// scale and with the quantised activation `i`.
     fn term(&self, a: &BlockQ8K, i: usize, code: i32) -> i32 {
         self.scales[i / 16] * code * i32::from(a.q[i])
     }
 
-    /// Computes a superblock's [`Self::sum`] over one quarter of its codes,
+    /// Computes a superblock's [`Self::sum`] over one quarter of its quantised weights,
     /// `64 g .. 64 g + 64`, for a weight format without bias.
     fn quarter_sum(&self, a: &BlockQ8K, g: usize) -> i32 {
         (64 * g..64 * (g + 1))
@@ -263,8 +268,8 @@ impl Unpacked {
             .sum()
     }
 
-    /// Computes a superblock's sum of minima, Σ m · a, over the sub-blocks for which
-    /// `of` is true; m: the minimum of a sub-block, a: the codes of its activations.
+    /// Computes a superblock's sum of minima, Σ m · a, over the sub-blocks for which `of`
+    /// is true; m: the minimum of a sub-block, a: its quantised activations.
     fn min(&self, a: &BlockQ8K, of: impl Fn(usize) -> bool) -> i32 {
         let sum = |j: usize| {
             a.q[32 * j..][..32]
@@ -314,7 +319,7 @@ fn unpack_six(row: &[u8]) -> Vec<Unpacked> {
 }
 
 /// Makes an unpacked superblock (256 weights) with a scale and a minimum for each 32
-/// codes.
+/// quantised weights.
 fn with_minima(codes: [i32; QK], (s, m): ([u8; 8], [u8; 8]), d: u16, dmin: u16) -> Unpacked {
     Unpacked {
         codes,

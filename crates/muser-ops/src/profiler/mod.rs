@@ -76,7 +76,8 @@ impl Op {
 pub struct Counts {
     /// The number of calls of the backend's operations.
     pub calls: u64,
-    /// The number of projections by a set of matrices that multiply the same input.
+    /// The number of calls that project by a set of matrices, all of which multiply the
+    /// same input.
     pub sets: u64,
     /// The number of kernel dispatches: one for each matrix of a projection set, one for
     /// any other operation, none for transfers.
@@ -95,8 +96,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns the counts of one operation of one kernel dispatch that reads and writes
-    /// `values` activations.
+    /// Returns the profiler's counts for one operation of one kernel dispatch that reads
+    /// and writes `values` activations in all.
     fn values(values: usize) -> Self {
         Self {
             calls: 1,
@@ -106,7 +107,8 @@ impl Counts {
         }
     }
 
-    /// Returns these counts with `len` norm weights that the operation reads as well.
+    /// Returns an operation's counts with the bytes of `len` norm weights as the weights
+    /// that it reads.
     fn with_vector(self, len: usize) -> Self {
         Self {
             weight_bytes: bytes_of(len),

@@ -1,5 +1,5 @@
-//! Tests of the profiler's counts. A test of `muser-conformance` shows that the
-//! profiler changes no bit.
+//! Tests of the profiler's counts of bytes and operations. A test of `muser-conformance`
+//! shows that the profiler changes no bit.
 
 use super::*;
 use crate::oracle::Oracle;
