@@ -7,7 +7,8 @@ pub(crate) struct StepRows {
     /// The index of the step (one sequence's tokens in a forward pass) that the rows
     /// belong to.
     pub(crate) step: usize,
-    /// How many tokens of the step came in earlier micro-batches.
+    /// Number of the sequence's tokens that earlier micro-batches of this forward pass
+    /// computed.
     pub(crate) done: usize,
     /// The position in the sequence of the first of its rows in the micro-batch.
     pub(crate) first: usize,
@@ -79,8 +80,8 @@ pub(crate) struct Kept {
     pub(crate) output: Output,
 }
 
-/// Number of rows below which a product takes other kernels in the pinned lane
-/// (llama.cpp's arithmetic).
+/// Number of rows below which the pinned lane (llama.cpp's arithmetic) multiplies them
+/// by a matrix with other kernels.
 const NARROW: usize = 8;
 
 /// Cuts `keep` rows into head slices (rows whose logits are computed at once) of about

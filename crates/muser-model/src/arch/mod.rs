@@ -1,6 +1,6 @@
-//! Describes the architectures that muser runs. Each has one file, which turns metadata
-//! into a [`Spec`] and a synthetic geometry into metadata. No other code depends on an
-//! architecture's name.
+//! Describes the architectures that muser runs. Each has one source file, which turns
+//! metadata into a [`Spec`], and the sizes of a synthetic model into metadata. No other
+//! code depends on an architecture's name.
 
 mod glimmer;
 mod keys;
