@@ -161,8 +161,8 @@ pub(crate) struct Buffers<B: Backend> {
     head_rows: usize,
     /// The residual stream of each row (token) of the micro-batch.
     pub(crate) x: B::Buffer,
-    /// A buffer of the hidden width that holds first the normed input of attention or
-    /// FFN, then their projected output.
+    /// A buffer of the hidden width: the normed input of attention, FFN or head, and
+    /// the projected output of attention and FFN.
     pub(crate) h: B::Buffer,
     /// Scratch space of the hidden width, through which rows of the residual stream and
     /// of normed inputs are copied.

@@ -63,9 +63,10 @@ pub struct Step<'a, B: Backend> {
     pub tokens: &'a [u32],
     /// The outputs that the caller wants of this sequence.
     pub want: Want,
-    /// How the backend chooses the sequence's next token from the last row of logits,
-    /// which the caller's sink then does not get; `None` chooses none. With
-    /// [`Want::Nothing`] or [`Want::State`] there are no logits and nothing is chosen.
+    /// If set, the backend chooses the sequence's next token from the last row of
+    /// logits, as this says, and the caller's sink (the function that gets outputs)
+    /// does not get that row. With [`Want::Nothing`] or [`Want::State`] nothing is
+    /// chosen.
     pub choice: Option<Choice<'a>>,
 }
 
@@ -76,7 +77,7 @@ pub struct BatchError {
     /// The index of the step (one sequence's tokens) that caused the failure; `None` if
     /// no single one did.
     pub step: Option<usize>,
-    /// The cause of the failure.
+    /// Why the forward pass over several sequences failed.
     pub source: ModelError,
 }
 
@@ -504,8 +505,8 @@ fn project_set<B: Backend>(
     }
 }
 
-/// Calls the caller's sink with each row of logits or states whose sequence wants it as
-/// `output`, and refuses rows that are not finite.
+/// Gives the rows of one kind of output (logits or state) to the caller's sink (the
+/// function that gets outputs). Refuses values that are not finite.
 fn give(
     kept: &[Kept],
     rows: &[f32],
