@@ -103,7 +103,7 @@ impl Array {
         }
     }
 
-    /// Returns a copy of element `i` of this array as a metadata value; `None` beyond
+    /// Returns a copy of element `i` of this metadata array as a value; `None` beyond
     /// the end.
     #[must_use]
     pub fn get(&self, i: usize) -> Option<Value> {
@@ -117,7 +117,7 @@ impl Array {
         plain_value(self.elem, bytes.get(start..start.checked_add(size)?)?)
     }
 
-    /// Iterates over copies of this array's elements as metadata values, in order.
+    /// Iterates over copies of this metadata array's elements as values, in order.
     pub fn iter(&self) -> impl Iterator<Item = Value> + '_ {
         (0..self.len()).map_while(|i| self.get(i))
     }

@@ -5,7 +5,7 @@ use std::io;
 
 use memmap2::Mmap;
 
-/// A whole file, mapped read-only.
+/// A whole GGUF file, mapped into memory read-only.
 #[derive(Debug)]
 pub(crate) struct Map(Mmap);
 

@@ -172,8 +172,9 @@ impl Cursor<'_> {
         }
     }
 
-    /// Counts `n` metadata arrays against their limit before they are read: each takes
-    /// several times its bytes in memory.
+    /// Adds `n` to the file's number of metadata arrays before they are read, and
+    /// refuses a file with too many: each array takes several times its bytes in
+    /// memory.
     fn announce_arrays(&mut self, n: u64) -> Result<(), Flaw> {
         // No overflow: at most one array for each 12 bytes of the file.
         self.arrays += n;

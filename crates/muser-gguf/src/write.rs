@@ -307,8 +307,8 @@ impl<W: Write> DataWriter<W> {
         Ok(self.out)
     }
 
-    /// Returns the declared length in bytes of the tensor `name` if its data comes
-    /// next.
+    /// Checks that the data of the tensor `name` has to be written next, and returns
+    /// its declared length in bytes.
     fn turn(&self, name: &str) -> Result<u64, Error> {
         match &self.current {
             Some(slot) if slot.name == name => Ok(slot.len),

@@ -30,14 +30,14 @@ pub struct Tensor {
     pub bytes: u64,
 }
 
-/// Returns the weight format of a tensor type of GGUF; `None` if nothing decodes that
-/// type.
+/// Converts a tensor type of GGUF to muser's weight format; `None` if muser cannot
+/// decode that type.
 pub(crate) fn dtype(ty: GgmlType) -> Option<DType> {
     DType::from_ggml_type(ty.id())
 }
 
-/// Binds the tensors of a GGUF file to a backend, once the file's tensor directory
-/// agrees with the model's spec.
+/// Binds the tensors of a GGUF file to a backend, after the file's tensor directory was
+/// checked against the model's spec.
 pub(crate) struct Binder<'a, B> {
     pub(crate) gguf: &'a Gguf,
     pub(crate) spec: &'a Spec,
@@ -46,8 +46,8 @@ pub(crate) struct Binder<'a, B> {
 }
 
 impl<B: Backend> Binder<'_, B> {
-    /// Binds the matrices of `roles`, which multiply the same input, to the backend as
-    /// one projection set. `layer` is `None` for tensors of the whole model.
+    /// Binds matrices that multiply the same input, such as Q, K and V, to the backend
+    /// as one projection set. `layer` is `None` for tensors of the whole model.
     pub(crate) fn set(&self, roles: &[Role], layer: Option<usize>) -> Result<B::Set, ModelError> {
         let matrix = |&role: &Role| Ok(self.weight(role, layer)?.0.into());
         let matrices = roles.iter().map(matrix);
@@ -125,7 +125,8 @@ impl<B: Backend> Binder<'_, B> {
 #[derive(Clone, Debug)]
 pub(crate) struct Index {
     tensors: Vec<Tensor>,
-    /// The index in `tensors` of each layer's first tensor, then the number of tensors.
+    /// One index for each layer, of its first tensor in the list `tensors`; then, as
+    /// the last entry, the length of that list.
     starts: Vec<usize>,
 }
 

@@ -39,8 +39,8 @@ pub enum Class {
     FfnDown,
     /// The output projection of the model, from the last state to logits.
     Head,
-    /// All vectors among the tensors. The forward pass has no other vectors than norm
-    /// weights yet.
+    /// All weight vectors of the model. The forward pass has no others than the weights
+    /// of norms yet.
     Norms,
 }
 
@@ -57,8 +57,8 @@ impl Class {
         Self::Norms,
     ];
 
-    /// Returns the class that a tensor of this role (its purpose in the model) is
-    /// counted in.
+    /// Returns the class of weight tensors, such as the head, in which a tensor of this
+    /// role (its purpose in the model) is counted.
     pub fn of(role: Role) -> Self {
         match role {
             Role::Embedding => Self::EmbeddingRow,
@@ -120,7 +120,7 @@ impl Class {
     }
 }
 
-/// The weights of some tensors that one token reads, as a count and in bytes.
+/// How many weights of some tensors one token reads, and how many bytes they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Number of weights that one token reads; of the embedding table, those of one
@@ -287,7 +287,8 @@ impl Budget {
     }
 
     /// Returns the count and bytes of the weights that one token reads of a class of
-    /// tensors, in one layer or, for `None`, in the whole model.
+    /// tensors (such as the FFN's down projections), in one layer or, for `None`, in
+    /// the whole model.
     pub fn class(&self, class: Class, layer: Option<usize>) -> Traffic {
         Traffic::of(self.reads(layer).filter(|r| r.class == class))
     }
@@ -315,8 +316,8 @@ impl Budget {
         all.filter(|(_, traffic)| traffic.weights > 0).collect()
     }
 
-    /// Returns the weight formats that occur in a class of tensors, in one layer or,
-    /// for `None`, in all.
+    /// Returns the weight formats that a class of tensors (such as the FFN's down
+    /// projections) has in one layer or, for `None`, in the whole model.
     pub fn dtypes(&self, class: Class, layer: Option<usize>) -> Vec<DType> {
         let occurs = |dtype: &DType| {
             let mut reads = self.reads(layer);
@@ -325,8 +326,9 @@ impl Budget {
         DType::ALL.into_iter().filter(occurs).collect()
     }
 
-    /// Returns the bytes that a layer's tensors of one class would take in the weight
-    /// format `dtype`; `None` if a row is not a whole number of blocks.
+    /// Returns the bytes that a layer's tensors of one class (such as the FFN's down
+    /// projection) would take in the weight format `dtype`; `None` if a row is not a
+    /// whole number of its blocks.
     pub fn class_as(&self, class: Class, layer: usize, dtype: DType) -> Option<u64> {
         let part = self.tensors.part(Some(layer)).iter();
         let mut of_it = part.filter(|t| Class::of(t.role) == class);
@@ -350,9 +352,9 @@ impl Budget {
         }
     }
 
-    /// Returns the bytes of the KV cache of one sequence with `positions` stored:
-    /// whole chunks of 64 positions, and for layers with a window a ring with space for
-    /// a micro-batch.
+    /// Returns the bytes that the KV cache of one sequence of `positions` takes, in
+    /// whole chunks of 64 positions. A layer with a sliding window keeps only a ring of
+    /// the last positions, with space for a micro-batch.
     pub fn kv_held(&self, positions: usize) -> u64 {
         cache::kv_bytes(&self.spec, positions, self.micro_batch, positions)
     }

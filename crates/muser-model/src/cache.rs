@@ -14,8 +14,8 @@ pub struct Cache<B: Backend> {
     pub(crate) spec: Arc<Spec>,
     pub(crate) kv: B::Kv,
     pub(crate) context: usize,
-    /// Most rows of a micro-batch, for which rings (caches of the last positions only)
-    /// leave space.
+    /// Most rows of a micro-batch (the rows computed at once), for which rings (caches
+    /// of the last positions only) leave space.
     max_batch: usize,
     /// Number of positions stored in the KV cache, less those that were truncated.
     pub(crate) len: usize,
@@ -159,12 +159,13 @@ pub(crate) struct Buffers<B: Backend> {
     pub(crate) id: u64,
     rows: usize,
     head_rows: usize,
-    /// The residual stream of each row.
+    /// The residual stream of each row (token) of the micro-batch.
     pub(crate) x: B::Buffer,
-    /// The normed input of a projection, then the output of a projection back to the
-    /// hidden width.
+    /// A buffer of the hidden width: the normed input of attention, FFN or head, and
+    /// the projected output of attention and FFN.
     pub(crate) h: B::Buffer,
-    /// Scratch space for activation rows that are moved, of the hidden width.
+    /// Scratch space of the hidden width, through which rows of the residual stream and
+    /// of normed inputs are copied.
     pub(crate) tail: B::Buffer,
     pub(crate) q: B::Buffer,
     pub(crate) k: B::Buffer,

@@ -106,7 +106,7 @@ impl Spec {
         Err(self.not_computed(what, self.arch.to_owned()))
     }
 
-    /// Returns a metadata key with the architecture's prefix, such as
+    /// Puts the architecture's prefix before a metadata key, as in
     /// `llama.expert_count`.
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.arch)

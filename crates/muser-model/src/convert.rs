@@ -10,7 +10,7 @@ use std::io::Write;
 
 const FILE_TYPE: &str = "general.file_type";
 
-/// Number of weights to decode at once; at least one row is decoded.
+/// Number of weights that a conversion decodes at once; at least one row is decoded.
 const CHUNK: usize = 1 << 18;
 
 /// Writes a copy of the file `gguf` whose matrices have the weight format `to` and

@@ -98,25 +98,25 @@ pub enum ModelError {
     NonFiniteNorm {
         /// The name of the norm's tensor.
         name: String,
-        /// The index of the weight in the norm's tensor.
+        /// The index in the norm's tensor of the weight that is infinite or a NaN.
         index: usize,
         /// The norm weight that is infinite or a NaN.
         found: f32,
     },
-    /// The call has more tokens than the KV cache has positions left.
+    /// A forward pass was given more tokens than the KV cache has positions left.
     #[error("the context is full: {len} of {context} positions taken, {adding} more asked for")]
     ContextFull {
         /// Number of positions that the KV cache stores already.
         len: usize,
-        /// Number of tokens that the call would append.
+        /// Number of tokens that the forward pass was given to append.
         adding: usize,
         /// Number of positions that the KV cache can store.
         context: usize,
     },
-    /// A token id of the call is not in the vocabulary.
+    /// A forward pass was given a token id that is not in the vocabulary.
     #[error("token {token} at index {index}: expected an id below {vocab}")]
     Token {
-        /// The index of the unknown token among the tokens of the call.
+        /// The index of the unknown token among the tokens given to the forward pass.
         index: usize,
         /// The token id that is not in the vocabulary.
         token: u32,
@@ -134,8 +134,9 @@ pub enum ModelError {
         /// The logit that is infinite or a NaN.
         found: f32,
     },
-    /// A failed forward pass overwrote, in the K/V ring of a layer with a sliding
-    /// window, positions that the token at position `len` attends to.
+    /// The KV cache lacks positions that the next token attends to: a failed forward
+    /// pass overwrote them in the ring (last positions) of a layer with a sliding
+    /// window.
     #[error(
         "the cache no longer holds the window before position {len}: expected it cut back further or cleared"
     )]

@@ -42,15 +42,15 @@ use std::sync::Arc;
 /// Which outputs of a forward pass the caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// No output: the tokens are only stored in the KV cache.
+    /// No output of the forward pass: the tokens are only stored in the KV cache.
     Nothing,
-    /// The logits after the last token of the call.
+    /// The logits after the last of the tokens given to the forward pass.
     Last,
-    /// The logits after each token of the call.
+    /// The logits after each of the tokens given to the forward pass.
     All,
-    /// The state after the last token of the call: the input of the output projection,
-    /// after the last norm, of the width [`Spec::hidden`](crate::Spec::hidden). No
-    /// logits are computed.
+    /// The hidden state after the last of the tokens given to the forward pass: the
+    /// input of the output projection, after the last norm, of the width
+    /// [`Spec::hidden`](crate::Spec::hidden). No logits are computed.
     State,
 }
 
@@ -63,9 +63,10 @@ pub struct Step<'a, B: Backend> {
     pub tokens: &'a [u32],
     /// The outputs that the caller wants of this sequence.
     pub want: Want,
-    /// The choice of the token after the last of `tokens`, made where the backend has
-    /// the logits. The sink does not get that row. A step that wants no logits
-    /// ([`Want::Nothing`], [`Want::State`]) makes no choice.
+    /// If set, the backend chooses the sequence's next token from the last row of
+    /// logits, as this says, and the caller's sink (the function that gets outputs)
+    /// does not get that row. With [`Want::Nothing`] or [`Want::State`] nothing is
+    /// chosen.
     pub choice: Option<Choice<'a>>,
 }
 
@@ -76,7 +77,7 @@ pub struct BatchError {
     /// The index of the step (one sequence's tokens) that caused the failure; `None` if
     /// no single one did.
     pub step: Option<usize>,
-    /// The cause of the failure.
+    /// Why the forward pass over several sequences failed.
     pub source: ModelError,
 }
 
@@ -227,8 +228,9 @@ impl<B: Backend> Transformer<B> {
         micro
     }
 
-    /// Refuses a sequence's tokens for every reason that is known before the forward
-    /// pass.
+    /// Checks before a forward pass that the KV cache was made by this model, has space
+    /// for the tokens and still holds what they attend to, and that every token id is
+    /// in the vocabulary.
     fn admit(&self, cache: &Cache<B>, tokens: &[u32]) -> Result<(), ModelError> {
         if tokens.is_empty() {
             return Ok(());
@@ -292,7 +294,7 @@ impl<B: Backend> Transformer<B> {
             kv.push(&mut cache.kv);
         }
         let mut batch = b.batch(Plan::new(tokens, runs)?, kv)?;
-        // Refused, the batch has left the caches as they were.
+        // Had the backend refused the batch, the caches would be as they were.
         for (high, end) in high {
             *high = end.max(*high);
         }
@@ -348,8 +350,8 @@ impl<B: Backend> Transformer<B> {
         };
         b.embed(batch, &self.embedding, embedded)?;
         if let Some(scale) = spec.embed.scale {
-            // Without a cap this operation is one rounded product, which is what is
-            // needed here.
+            // Without a cap this operation only multiplies each value by the scale,
+            // with one rounding, as an embedding row needs.
             b.soft_cap(rows, embedded, scale, None)?;
         }
         if let Some(eps) = spec.embed.norm {
@@ -389,7 +391,8 @@ impl<B: Backend> Transformer<B> {
             b.plan(batch).count(attended),
         );
         let set = &layer.attn_input;
-        // Number of matrices of the projection set that only query rows need.
+        // Number of matrices at the start of the projection set that only rows with a
+        // query need: Q, and the gate if there is one.
         let queries = if layer.gate { 2 } else { 1 };
 
         layer.attn_norm.apply(b, rows, &s.x, &mut s.h)?;
@@ -449,8 +452,8 @@ impl<B: Backend> Transformer<B> {
         self.add(rows, s, layer.post_ffn_norm.as_ref())
     }
 
-    /// Adds a layer's output in `h` to the residual stream, normed first where the
-    /// layer has such a norm.
+    /// Adds the output of attention or FFN, in the buffer `h`, to the residual stream,
+    /// after its norm if the layer has one there.
     fn add(
         &self,
         rows: usize,
@@ -502,8 +505,8 @@ fn project_set<B: Backend>(
     }
 }
 
-/// Gives those of the rows that have this kind of output (logits or state) to the
-/// caller's sink.
+/// Gives the rows of one kind of output (logits or state) to the caller's sink (the
+/// function that gets outputs). Refuses values that are not finite.
 fn give(
     kept: &[Kept],
     rows: &[f32],

@@ -52,8 +52,8 @@ pub use budget::Budget;
 pub use cache::{Cache, Workspace};
 pub use error::ModelError;
 pub use forward::{BatchError, Step, Want};
-/// The crate that reads and writes GGUF files, for crates that use it through this one
-/// only.
+/// Re-exports the crate that reads and writes GGUF files, for crates that use it
+/// through this one only.
 pub use muser_gguf as gguf;
 pub use spec::Spec;
 pub use tensors::{Role, TensorSpec, Use};

@@ -7,7 +7,8 @@ pub(crate) struct StepRows {
     /// The index of the step (one sequence's tokens in a forward pass) that the rows
     /// belong to.
     pub(crate) step: usize,
-    /// How many tokens of the step came in earlier micro-batches.
+    /// Number of the sequence's tokens that earlier micro-batches of this forward pass
+    /// computed.
     pub(crate) done: usize,
     /// The position in the sequence of the first of its rows in the micro-batch.
     pub(crate) first: usize,
@@ -22,11 +23,13 @@ pub(crate) struct StepRows {
 /// What becomes of the output of a kept row (a row whose output is read).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Output {
-    /// The row's logits go to the caller's sink.
+    /// The row's logits are given to the caller's sink (the function that gets
+    /// outputs).
     Logits,
     /// The next token is chosen from the row's logits.
     Choice,
-    /// The row's state, the input of the output projection, goes to the caller's sink.
+    /// The row's state, the input of the output projection, is given to the caller's
+    /// sink (the function that gets outputs).
     State,
 }
 
@@ -79,16 +82,16 @@ pub(crate) struct Kept {
     pub(crate) output: Output,
 }
 
-/// Number of rows below which a product takes other kernels in the pinned lane
-/// (llama.cpp's arithmetic).
+/// The pinned lane (llama.cpp's arithmetic) uses other kernels to multiply a matrix by
+/// fewer rows than this.
 const NARROW: usize = 8;
 
 /// Cuts `keep` rows into head slices (rows whose logits are computed at once) of about
-/// `head_rows` each, and gives each as (first row, number of rows).
+/// `head_rows` each, and returns each slice as (first row, number of rows).
 ///
-/// A last slice of fewer than [`NARROW`] rows is joined to the slice before it. As the
-/// other slices are multiples of four, a slice takes the same kernels in the pinned
-/// lane (llama.cpp's arithmetic) as all rows at once would.
+/// A last slice of fewer than [`NARROW`] rows is joined to the slice before it, and the
+/// other slices are multiples of four. So the pinned lane (llama.cpp's arithmetic)
+/// computes a slice with the same kernels as all rows at once.
 pub(crate) fn head_slices(keep: usize, head_rows: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut from = 0;
     std::iter::from_fn(move || {

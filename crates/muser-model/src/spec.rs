@@ -193,8 +193,8 @@ pub enum Ffn {
         width: usize,
         /// The function that joins the outputs of an expert's gate and up projections.
         glu: Glu,
-        /// Width of the shared expert, which every token takes; `None` if there is
-        /// none.
+        /// Width of the shared expert, through which every token goes; `None` if there
+        /// is none.
         shared: Option<usize>,
         /// How the router's outputs become the weights of the chosen experts.
         gating: Gating,
@@ -235,10 +235,11 @@ pub enum Glu {
 /// How the outputs of a mixture's router become the weights of the chosen experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
-    /// Takes the softmax of the router's outputs over all experts, chooses the largest
-    /// and divides them by their sum.
+    /// Computes the softmax of the router's outputs over all experts, keeps the largest
+    /// weights and divides these by their sum.
     SoftmaxThenTop,
-    /// Chooses the largest of the router's outputs, then takes the softmax over these.
+    /// Keeps the largest of the router's outputs, then computes the softmax over these
+    /// alone.
     TopThenSoftmax,
 }
 
@@ -278,7 +279,8 @@ pub enum Scaling {
     Linear {
         /// Divisor of the rotary encoding's angles, above 0.
         factor: f32,
-        /// Factor by which the encoded Q and K are multiplied.
+        /// Factor by which Q and K are multiplied after the rotary position encoding
+        /// (RoPE).
         attn_factor: f32,
     },
     /// YaRN scaling of a rotary encoding: high frequencies stay, low ones are divided
@@ -296,11 +298,14 @@ pub enum Scaling {
     /// the size of the context, divides the angles; Q and K are multiplied by a
     /// magnitude.
     Long {
-        /// A further divisor of every angle of the rotary encoding.
+        /// Divisor of every angle of the rotary encoding, beside LongRoPE's list of
+        /// factors.
         factor: f32,
-        /// Number of positions above which a context takes the long list of factors.
+        /// Number of positions above which a context uses LongRoPE's long list of
+        /// factors instead of the short one.
         original: usize,
-        /// Factor by which the encoded Q and K are multiplied.
+        /// Factor by which Q and K are multiplied after the rotary position encoding
+        /// (RoPE).
         attn_factor: f32,
     },
 }

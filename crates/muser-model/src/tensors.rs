@@ -229,7 +229,8 @@ impl List {
         }
     }
 
-    /// Adds a norm's tensor under the name that the architecture has for it.
+    /// Adds the weights of a norm to the list of the model's tensors, under the tensor
+    /// name that the architecture has for it.
     fn norm(&mut self, role: Role, norm: &Norm, width: usize) {
         let name = match self.layer {
             Some(layer) => format!("blk.{layer}.{}.weight", norm.tensor),

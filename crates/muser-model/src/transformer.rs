@@ -16,7 +16,8 @@ pub struct Transformer<B: Backend> {
     pub(crate) spec: Arc<Spec>,
     /// The lane (strict or pinned arithmetic) that the backend computes in.
     pub(crate) lane: Lane,
-    /// The backend's largest micro-batch and head slice, into which calls are cut.
+    /// The most rows that the backend computes at once in the layers (a micro-batch)
+    /// and in the output projection (a head slice).
     pub(crate) sizes: Sizes,
     pub(crate) backend: Arc<B>,
     pub(crate) embedding: B::Table,

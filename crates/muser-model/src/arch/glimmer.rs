@@ -28,7 +28,7 @@ pub(super) const ARCH: Arch = Arch {
 /// states.
 const POST_NORM_EPS: f32 = 1e-8;
 
-/// The period of full layers in a file without a pattern of sliding and full ones:
+/// The period of full-attention layers in Muse Glimmer files that do not state it:
 /// every fourth layer attends to all positions, as in llama.cpp.
 const PERIOD: usize = 4;
 
@@ -88,7 +88,8 @@ fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     })
 }
 
-/// Reads the spec of a full layer of Muse Glimmer, one that attends to all positions.
+/// Reads from the metadata what a full-attention layer of Muse Glimmer computes: one
+/// without a sliding window.
 fn layer(k: &Keys<'_>) -> Result<LayerSpec, ModelError> {
     let heads = k.size("attention.head_count", MAX_HEADS)?;
     let kv_heads = k.size("attention.head_count_kv", MAX_HEADS)?;
@@ -116,9 +117,9 @@ fn layer(k: &Keys<'_>) -> Result<LayerSpec, ModelError> {
     })
 }
 
-/// Reads the RoPE base of Muse Glimmer's sliding layers; `None` if the file has none.
-/// Refuses scaled RoPE: the release has none, and its meaning for the full layers is
-/// not known.
+/// Reads the RoPE base of Muse Glimmer's layers with a sliding window; `None` if the
+/// file gives none. Refuses scaled RoPE: the released model has none, and what scaling
+/// means for the layers without a window is not known.
 fn rope_base(k: &Keys<'_>) -> Result<Option<f32>, ModelError> {
     const TYPE: &str = "rope.scaling.type";
     match k.opt_text(TYPE)? {

@@ -1,5 +1,5 @@
-//! Reads and checks an architecture's metadata keys by type, and notes which were read:
-//! [`Keys`].
+//! Reads the metadata keys of a model's architecture, checks their types and ranges,
+//! and records which were read, so that all others can be refused: [`Keys`].
 
 use crate::spec::{AttnBias, FfnBias, MAX_HEADS, MAX_WIDTH};
 use crate::{ModelError, Role};
@@ -42,7 +42,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Returns the lane (strict or pinned arithmetic), for defaults that depend on it.
+    /// Returns the lane, on which defaults of absent metadata keys depend: strict
+    /// (muser's own arithmetic) or pinned (llama.cpp's).
     pub(super) fn lane(&self) -> Lane {
         self.lane
     }
@@ -58,8 +59,8 @@ impl<'a> Keys<'a> {
         Ok(name.unwrap_or("").to_owned())
     }
 
-    /// Returns a metadata key with the architecture's prefix, and notes that it was
-    /// read.
+    /// Puts the architecture's prefix before a metadata key, as in `llama.block_count`,
+    /// and records the key as read, so that it is not refused as unknown.
     fn key(&self, suffix: &str) -> String {
         let key = format!("{}.{suffix}", self.arch);
         self.asked.borrow_mut().insert(key.clone());
@@ -76,21 +77,22 @@ impl<'a> Keys<'a> {
         refused(&self.key(suffix), expected, found)
     }
 
-    /// Reads a metadata key that is a size from 1 to `most`.
+    /// Reads a size of the model, such as its number of layers, from a metadata key.
+    /// Refuses sizes outside 1 to `most`.
     pub(super) fn size(&self, suffix: &str, most: u32) -> Result<usize, ModelError> {
         let value = self.metadata.u32(&self.key(suffix))?;
         self.check_size(suffix, value, most)
     }
 
-    /// Reads a metadata key that is a size from 1 to `most`; `None` if there is no such
-    /// key.
+    /// Reads a size of the model from a metadata key; `None` if there is no such key.
+    /// Refuses sizes outside 1 to `most`.
     pub(super) fn opt_size(&self, suffix: &str, most: u32) -> Result<Option<usize>, ModelError> {
         let value = self.metadata.opt_u32(&self.key(suffix))?;
         value.map(|v| self.check_size(suffix, v, most)).transpose()
     }
 
-    /// Reads a size that a file's metadata gives as one number or as one for each
-    /// layer; `None` if there is no such key. Refuses numbers that differ.
+    /// Reads a size of the layers that the metadata gives once or for each layer;
+    /// `None` if there is no such key. Refuses sizes that differ between layers.
     pub(super) fn opt_uniform(
         &self,
         suffix: &str,
@@ -117,8 +119,8 @@ impl<'a> Keys<'a> {
         Ok(Some(self.check_size(suffix, values[0], most)?))
     }
 
-    /// Reads a size that metadata gives once or for each layer, like
-    /// [`Keys::opt_uniform`], of a key that must be there.
+    /// Reads a size of the layers that the metadata gives once or for each layer, as
+    /// [`Keys::opt_uniform`] does. Refuses a file without the key.
     pub(super) fn uniform(
         &self,
         suffix: &str,
@@ -138,7 +140,8 @@ impl<'a> Keys<'a> {
         Ok(value as usize)
     }
 
-    /// Reads a metadata key that is a count up to `most`; 0 if there is no such key.
+    /// Reads a count, such as the number of experts, from a metadata key; 0 if there is
+    /// no such key. Refuses counts above `most`.
     pub(super) fn count(&self, suffix: &str, most: u32) -> Result<usize, ModelError> {
         match self.metadata.opt_u32(&self.key(suffix))? {
             None | Some(0) => Ok(0),
@@ -146,14 +149,15 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Reads a metadata key that is a finite number above 0.
+    /// Reads a number from the model's metadata; refuses any that is not finite and
+    /// above 0.
     pub(super) fn positive(&self, suffix: &str) -> Result<f32, ModelError> {
         let value = self.metadata.f32(&self.key(suffix))?;
         self.check_positive(suffix, value)
     }
 
-    /// Reads a metadata key that is a finite number above 0; `None` if there is no such
-    /// key.
+    /// Reads a number from the model's metadata; `None` if there is no such key.
+    /// Refuses numbers that are not finite and above 0.
     pub(super) fn opt_positive(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
         let value = self.metadata.opt_f32(&self.key(suffix))?;
         value.map(|v| self.check_positive(suffix, v)).transpose()
@@ -167,12 +171,12 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Reads a metadata key that is a number; `None` if there is no such key.
+    /// Reads a number from the model's metadata; `None` if there is no such key.
     pub(super) fn opt_number(&self, suffix: &str) -> Result<Option<f32>, ModelError> {
         Ok(self.metadata.opt_f32(&self.key(suffix))?)
     }
 
-    /// Reads a metadata key that is a string; `None` if there is no such key.
+    /// Reads a string from the model's metadata; `None` if there is no such key.
     pub(super) fn opt_text(&self, suffix: &str) -> Result<Option<&str>, ModelError> {
         Ok(self.metadata.opt_string(&self.key(suffix))?)
     }
@@ -251,9 +255,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Reads which layers have a sliding window, in both forms in circulation: a period
-    /// n, where every n-th layer is full, or one boolean for each layer. `period` is
-    /// the default.
+    /// Reads which layers have a sliding window. Files give either a period n (every
+    /// n-th layer attends to all positions) or one boolean for each layer; `period` is
+    /// used for a file that gives neither.
     pub(super) fn pattern(&self, layers: usize, period: usize) -> Result<Vec<bool>, ModelError> {
         const KEY: &str = "attention.sliding_window_pattern";
         let key = self.key(KEY);
@@ -275,8 +279,8 @@ impl<'a> Keys<'a> {
         Ok((0..layers).map(|i| i % period != period - 1).collect())
     }
 
-    /// Refuses a metadata key with the architecture's prefix that was not read and is
-    /// not listed as harmless.
+    /// Refuses a model file that has a metadata key with the architecture's prefix
+    /// which was not read and is not listed as harmless.
     pub(super) fn check_all_asked(&self, harmless: &[&str]) -> Result<(), ModelError> {
         let asked = self.asked.borrow();
         for entry in self.metadata.iter() {

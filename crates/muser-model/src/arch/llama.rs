@@ -66,7 +66,7 @@ fn read(k: &Keys<'_>) -> Result<Spec, ModelError> {
     })
 }
 
-/// Reads the spec of a Llama layer, without its biases.
+/// Reads from the metadata what a Llama layer computes, apart from its biases.
 fn layer(k: &Keys<'_>, layers: usize, hidden: usize) -> Result<LayerSpec, ModelError> {
     let heads = k.uniform("attention.head_count", MAX_HEADS, layers)?;
     let kv_heads = k.opt_uniform("attention.head_count_kv", MAX_HEADS, layers)?;
@@ -125,7 +125,7 @@ fn ffn(k: &Keys<'_>, layers: usize) -> Result<Ffn, ModelError> {
     })
 }
 
-/// Returns the spec of layer `i` with the biases that the file has tensors for.
+/// Adds to the description of layer `i` the biases that the file has tensors for.
 fn with_biases(k: &Keys<'_>, i: usize, mut layer: LayerSpec) -> LayerSpec {
     layer.attn.bias = k.attn_bias(i);
     if let Ffn::Dense { bias, .. } = &mut layer.ffn {

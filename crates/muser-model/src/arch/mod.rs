@@ -1,6 +1,6 @@
-//! Describes the architectures that muser runs. Each has one file, which turns metadata
-//! into a [`Spec`] and a synthetic geometry into metadata. No other code depends on an
-//! architecture's name.
+//! Describes the architectures that muser runs. Each has one source file, which turns
+//! metadata into a [`Spec`], and the sizes of a synthetic model into metadata. No other
+//! code depends on an architecture's name.
 
 mod glimmer;
 mod keys;
@@ -24,8 +24,8 @@ pub(crate) struct Arch {
     /// Reads the model's spec from the metadata keys of a file. What no key says, such
     /// as a bias, it reads from the presence of a tensor.
     read: fn(&Keys<'_>) -> Result<Spec, ModelError>,
-    /// Returns the metadata keys of a synthetic model's file without their prefix:
-    /// those from which [`Arch::read`] reads the geometry back.
+    /// Returns a synthetic model's sizes as metadata keys without their prefix, from
+    /// which [`Arch::read`] reads the same sizes back.
     pub(crate) keys: fn(&Geometry) -> Vec<(&'static str, Value)>,
     /// Metadata keys that occur in files of this architecture and change no result. Any
     /// other key that `read` does not ask for is refused by name, because it may ask

@@ -6,9 +6,10 @@ use crate::spec::{Factors, MAX_POSITIONS, Scaling};
 use crate::{ModelError, Role};
 
 impl Keys<'_> {
-    /// Reads the factor of scaled RoPE and returns it with its key, which has a present
-    /// and an old name. The factor is 1 if there is no such key or if its value is 0,
-    /// which means "no scaling" in files in circulation.
+    /// Reads the factor by which RoPE's angles are scaled down, from the metadata key's
+    /// present or old name, and returns it with the name found. The factor is 1 without
+    /// such a key, and for the value 0, which means "no scaling" in files in
+    /// circulation.
     pub(super) fn rope_factor(&self) -> Result<(&'static str, f32), ModelError> {
         const NAMES: [&str; 2] = ["rope.scaling.factor", "rope.scale_linear"];
         let mut found = (NAMES[0], 1.0);
@@ -27,9 +28,9 @@ impl Keys<'_> {
         Ok(found)
     }
 
-    /// Reads how the angles of the rotary encoding are scaled. `context` is the number
-    /// of positions that the model was trained on. The default kind is linear, and a
-    /// factor of 1 is no scaling.
+    /// Reads from the metadata how the angles of the rotary position encoding (RoPE)
+    /// are scaled: linearly if no key says how, and not at all by a factor of 1.
+    /// `context` is the number of positions that the model was trained on.
     pub(super) fn rope_scaling(&self, context: usize) -> Result<Scaling, ModelError> {
         const TYPE: &str = "rope.scaling.type";
         const ORIGINAL: &str = "rope.scaling.original_context_length";
@@ -59,7 +60,8 @@ impl Keys<'_> {
         })
     }
 
-    /// Returns which of the file's tensors divide the angles of the rotary encoding.
+    /// Returns whether the file has no tensor, one tensor or two whose values divide
+    /// the angles of the rotary position encoding (RoPE).
     pub(super) fn rope_factors(&self) -> Factors {
         let has = |role: Role| self.has(&role.tensor_name(0));
         if has(Role::RopeLong) || has(Role::RopeShort) {

@@ -120,15 +120,18 @@ fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
     } = dtype.layout();
     let largest = f32::from(largest_code);
     let values: &[u16] = match (factors.len(), scales.is_empty()) {
-        // With random 6-bit scales sc, minima m and codes q, `sc · q - m · largest / 2`
-        // has a standard deviation of about 17.1 times the largest code.
+        // With random 6-bit scales sc, minima m and quantised values (codes) q, `sc · q
+        // - m · largest / 2` has a standard deviation of about 17.1 times the largest
+        // code.
         (2, _) => {
             let d = f16::from_f32(std / (17.1 * largest));
             &[d, f16::from_f32(f16::to_f32(d) * largest / 2.0)]
         }
-        // The standard deviation of signed 8-bit scales is 74, that of the codes 18.5.
+        // The standard deviation of signed 8-bit scales is 74, that of the quantised
+        // values (codes) 18.5.
         (_, false) => &[f16::from_f32(std / (74.0 * 18.5))],
-        // The blocks have codes alone, uniform from `-largest` to `largest - 1`.
+        // Beside their scale `d` the blocks hold only quantised values (codes), uniform
+        // from `-largest` to `largest - 1`.
         (_, true) => &[f16::from_f32(std / (largest / 3f32.sqrt()))],
     };
     // The mean of codes that are uniform from `-largest` to `largest - 1` is -1/2; a
@@ -144,7 +147,7 @@ fn scale(dtype: DType, chunk: &mut [u8], std: f32) {
 }
 
 /// Makes uniformly distributed float weights from 16 random bits each. For the two-byte
-/// formats (F16 and BF16) a table of 128 KiB replaces random bits by values in place.
+/// formats (F16 and BF16) a table of 128 KiB maps the random bits to the weight.
 struct Uniform {
     step: f32,
     halves: Vec<u16>,
@@ -181,8 +184,8 @@ impl Uniform {
     }
 }
 
-/// Returns the uniform float that 16 random bits stand for: the middle of step number
-/// `bits`, so that the mean is zero.
+/// Converts 16 random bits to a float, uniform around zero: the middle of the step with
+/// that number, of 65,536 steps of width `step`.
 fn uniform(bits: u16, step: f32) -> f32 {
     (f32::from(bits) - 32_767.5) * step
 }
@@ -191,8 +194,8 @@ fn uniform(bits: u16, step: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Checks that random rows of each weight format decode to zero mean and the wanted
-    /// deviation.
+    /// Checks that random rows of each weight format decode to values of mean zero and
+    /// of the wanted standard deviation.
     #[test]
     fn weights_have_the_wanted_deviation() {
         for dtype in DType::ALL {

@@ -62,11 +62,11 @@ impl Geometry {
         Self::NAMES.into_iter().rfind(of_arch)
     }
 
-    /// Returns the sizes of a synthetic model by name; `None` for other names:
-    /// `glimmer-30b` (those of the released Muse Glimmer), `glimmer-nano` (those of the
-    /// model in the `muser` binary) or `glimmer-tiny` (the smallest that has whole
-    /// blocks of every format and both kinds of layers); `llama-8b` (Llama 3's) or
-    /// `llama-tiny`.
+    /// Returns the sizes of a synthetic model by name, `None` for an unknown name. The
+    /// names are `glimmer-30b` (the sizes of the released Muse Glimmer), `glimmer-nano`
+    /// (of the model in the `muser` binary), `glimmer-tiny` (the smallest with whole
+    /// blocks of every weight format, and with both sliding and full layers),
+    /// `llama-8b` (the sizes of Llama 3) and `llama-tiny`.
     pub fn named(name: &str) -> Option<Self> {
         let release = Self {
             name: format!("{name} synthetic"),
