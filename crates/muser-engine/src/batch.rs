@@ -5,8 +5,8 @@ use crate::{Error, Model, Session, Token};
 use muser_model::{Step, Want, Workspace};
 use muser_ops::{Backend, Choice, Sampler};
 
-/// The part that one session has in a forward pass over several: its tokens and what it
-/// wants from them.
+/// One session's part in a forward pass over several sessions: the tokens to evaluate,
+/// and the outputs that it wants.
 pub struct Advance<'a, B: Backend> {
     /// The session (a token sequence with its KV cache) to advance.
     pub session: &'a mut Session<B>,

@@ -4,8 +4,8 @@ use crate::Token;
 use muser_ops::ChoiceError;
 
 impl Error {
-    /// Returns whether memory for buffers or K/V pages ran out. What asked for it can be
-    /// asked again when other sessions have ended.
+    /// Returns whether the error means that memory for buffers or K/V pages ran out.
+    /// The same call may succeed when other sessions have ended.
     pub fn is_memory(&self) -> bool {
         matches!(
             self,
@@ -16,7 +16,8 @@ impl Error {
     }
 }
 
-/// A refusal: the thing, what was expected, what was found.
+/// An error of the engine, which says what was refused, what was expected and what was
+/// found.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An error of the model's GGUF file, its weights or the forward pass.

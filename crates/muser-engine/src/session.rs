@@ -6,8 +6,8 @@ use muser_ops::{Backend, Choice, Sampler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Number of a prompt's tokens that are evaluated between two looks at the cancel flag.
-/// Where the prompt is cut changes no bit of the logits.
+/// Number of a prompt's tokens that are evaluated between two checks of the cancel
+/// flag. Where the prompt is cut changes no bit of the logits.
 const STEP: usize = 512;
 
 /// One sequence of tokens on a shared [`Model`], with its KV cache and its last
@@ -152,7 +152,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Truncates the session's sequence to the longest common prefix with `tokens` that
-    /// leaves at least one of them to evaluate. Returns the length kept: 0 if the K/V
+    /// leaves at least one of them to evaluate. Returns the length kept: 0 if the KV
     /// cache can no longer continue from there.
     pub fn keep_prefix(&mut self, tokens: &[Token]) -> usize {
         let common = self.tokens.iter().zip(tokens);
