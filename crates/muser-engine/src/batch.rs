@@ -17,9 +17,9 @@ pub struct Advance<'a, B: Backend> {
     /// with [`Want::Nothing`], and the model's last hidden state, after its norm, with
     /// [`Want::State`].
     pub want: Want,
-    /// How to choose the session's next token where the backend has the logits;
-    /// [`Session::logits`] has none then. Needs [`Want::Last`] or [`Want::All`]. With
-    /// `None`, no token is chosen.
+    /// Asks the backend to choose the session's next token, with this sampler and among
+    /// these tokens; [`Session::logits`] has no logits then. Needs [`Want::Last`] or
+    /// [`Want::All`]. With `None`, no token is chosen.
     pub draw: Option<Draw<'a>>,
 }
 

@@ -183,9 +183,9 @@ impl<B: Backend> Session<B> {
         self.advance(&[token], self.tokens.len() + 1)
     }
 
-    /// Evaluates one more token at the end of the session's sequence, and chooses the
-    /// one after it where the backend has the logits. [`Session::logits`] has none
-    /// afterwards. The chosen token is the same that [`Session::push`] followed by
+    /// Evaluates one more token at the end of the session's sequence, and lets the
+    /// backend choose the one after it; [`Session::logits`] has no logits afterwards.
+    /// The chosen token is the same that [`Session::push`] followed by
     /// [`Sampler::sample`] gives.
     ///
     /// # Errors
@@ -286,7 +286,7 @@ impl<B: Backend> Session<B> {
             each(first + i, row);
         });
         if let Err(e) = result {
-            // A failed forward pass may have left a part of the tokens in the K/V
+            // A failed forward pass may have left a part of the tokens in the KV
             // cache.
             self.clear();
             return Err(e.into());

@@ -34,8 +34,8 @@ enum Told {
 pub(crate) struct Masks {
     tokens: Option<Sender<Token>>,
     told: Receiver<Told>,
-    /// Stops the computation of a mask; set by the thread once it has its copy of the
-    /// grammar.
+    /// The handle that stops the computation of a token mask; set by the grammar's
+    /// thread once it has its copy of the grammar.
     cancel: Arc<OnceLock<CancellationHandle>>,
     mask: Option<SimpleVob>,
     complete: bool,

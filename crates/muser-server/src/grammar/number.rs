@@ -45,7 +45,8 @@ pub(super) enum Written {
     Json(Value),
 }
 
-/// Why the bounds of a number cannot be decoded: the schema's keyword, and the reason.
+/// Why constrained decoding cannot enforce the bounds of a number: the schema's
+/// keyword, and the reason.
 pub(super) type Unfit = (&'static str, String);
 
 /// A decimal number as its sign, the digits before the point (no leading zeros) and

@@ -347,8 +347,8 @@ mod tests {
         }
     }
 
-    /// The only worker would hang for an hour; a request that leaves must free it for
-    /// the next.
+    /// Checks that a request that leaves frees the only worker process for the next
+    /// one's grammar, though its own grammar would keep the process for an hour.
     #[test]
     #[cfg(unix)]
     fn who_leaves_frees_the_worker_for_others() {

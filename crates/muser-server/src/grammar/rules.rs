@@ -83,8 +83,8 @@ impl Rules {
         self.rules.len() - 1
     }
 
-    /// Returns the number of the terminal with this expression, which is added on first
-    /// use.
+    /// Returns the number of the grammar's terminal with this expression, which is
+    /// added on first use.
     pub(super) fn terminal(&mut self, expression: &str) -> usize {
         if let Some(&known) = self.known.get(expression) {
             return known;

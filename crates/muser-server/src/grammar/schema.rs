@@ -175,8 +175,8 @@ pub(super) struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    /// Creates a reader whose `$ref` references point into `root` and that combines at
-    /// most `most` pairs of schemas.
+    /// Creates a reader of JSON schemas whose `$ref` references point into `root`; it
+    /// joins at most `most` pairs of schemas.
     pub(super) fn new(root: &'s Value, most: usize) -> Self {
         Self {
             root,

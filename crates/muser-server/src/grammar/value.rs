@@ -361,8 +361,8 @@ impl<'s> Compiler<'s> {
     }
 }
 
-/// Refuses a schema with a keyword that cannot be decoded (`uniqueItems`, …) for a type
-/// that its values may have.
+/// Refuses a schema with a keyword (`uniqueItems`, …) that constrained decoding cannot
+/// enforce, for a type that its values may have.
 pub(super) fn refuse_undecodable(plain: &Plain, kinds: Types) -> Result<(), Refusal> {
     for (types, _, cannot) in WORDS {
         let found = cannot.iter().find(|word| plain.words.contains_key(**word));

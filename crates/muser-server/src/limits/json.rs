@@ -376,8 +376,8 @@ mod tests {
         }
     }
 
-    /// The estimate is for a memory limit: it must not be below what the parsed values
-    /// take.
+    /// Checks that the estimate of a parsed body's memory, which is held to a limit, is
+    /// not below what the parsed values take.
     #[test]
     fn the_cost_is_at_least_the_size_of_the_values() {
         let cost = |text: &str| walk(text, &JsonLimits::default()).unwrap();

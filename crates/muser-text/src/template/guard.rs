@@ -319,8 +319,8 @@ pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, E
     Ok(out)
 }
 
-/// Returns how many operands of the instruction, from the top of the stack, have to be
-/// checked and paid for before it runs.
+/// Returns how many operands of a template's instruction, from the top of the stack,
+/// have to be checked, and their walk paid for with fuel, before it runs.
 fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     let count = match instruction {
         Instruction::ApplyFilter(name, count, _) | Instruction::PerformTest(name, count, _) => {
@@ -345,8 +345,8 @@ fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     count.map(usize::from).ok_or_else(unknown)
 }
 
-/// Returns the filter that checks the result of an instruction, if its result needs a
-/// check.
+/// Returns the filter that checks the result of a template's instruction, if its result
+/// needs a check.
 fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     match instruction {
         Instruction::BuildMap(_)
@@ -362,8 +362,8 @@ fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     }
 }
 
-/// Returns the place in the code that an instruction jumps to, or at which the macro
-/// that it makes starts.
+/// Returns the place in a template's compiled code that an instruction jumps to, or at
+/// which the macro that it makes starts.
 fn target_of<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     match instruction {
         Instruction::Iterate(target)

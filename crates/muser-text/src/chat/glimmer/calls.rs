@@ -50,8 +50,8 @@ pub(super) struct CallReader {
 }
 
 impl CallReader {
-    /// Makes a reader that stands before the first tool call. `parameters` has the
-    /// types that the parameters of known tools take.
+    /// Makes a reader of an answer's tool calls, which stands before the first one.
+    /// `parameters` has the types that the parameters of known tools take.
     pub(super) fn new(parameters: Parameters) -> Self {
         Self {
             parameters,
@@ -234,7 +234,7 @@ impl CallReader {
         self.searched = 0;
     }
 
-    /// Passes on a piece of the arguments of the open tool call.
+    /// Passes on a piece of the arguments of the tool call that is being read.
     fn emit(&self, arguments: &str, out: &mut Delta) {
         out.calls.push(CallDelta {
             index: self.count.saturating_sub(1),
