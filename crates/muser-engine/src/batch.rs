@@ -5,8 +5,8 @@ use crate::{Error, Model, Session, Token};
 use muser_model::{Step, Want, Workspace};
 use muser_ops::{Backend, Choice, Sampler};
 
-/// The part that one session has in a forward pass over several: its tokens and what it
-/// wants from them.
+/// One session's part in a forward pass over several sessions: the tokens to evaluate,
+/// and the outputs that it wants.
 pub struct Advance<'a, B: Backend> {
     /// The session (a token sequence with its KV cache) to advance.
     pub session: &'a mut Session<B>,
@@ -17,9 +17,9 @@ pub struct Advance<'a, B: Backend> {
     /// with [`Want::Nothing`], and the model's last hidden state, after its norm, with
     /// [`Want::State`].
     pub want: Want,
-    /// How to choose the session's next token where the backend has the logits;
-    /// [`Session::logits`] has none then. Needs [`Want::Last`] or [`Want::All`]. With
-    /// `None`, no token is chosen.
+    /// Asks the backend to choose the session's next token, with this sampler and among
+    /// these tokens; [`Session::logits`] has no logits then. Needs [`Want::Last`] or
+    /// [`Want::All`]. With `None`, no token is chosen.
     pub draw: Option<Draw<'a>>,
 }
 

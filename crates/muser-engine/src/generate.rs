@@ -129,8 +129,8 @@ pub fn generate<B: Backend>(
 }
 
 impl Generation {
-    /// Adds the reasoning and content of `delta` to the answer and reports them to
-    /// `each`.
+    /// Adds the reasoning and content of `delta` (what one more token brings) to the
+    /// answer, and reports them to `each`.
     fn add(&mut self, delta: &Delta, each: &mut dyn FnMut(Event<'_>)) {
         if !delta.reasoning.is_empty() {
             self.reasoning.push_str(&delta.reasoning);

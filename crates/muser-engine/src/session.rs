@@ -6,8 +6,8 @@ use muser_ops::{Backend, Choice, Sampler};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Number of a prompt's tokens that are evaluated between two looks at the cancel flag.
-/// Where the prompt is cut changes no bit of the logits.
+/// Number of a prompt's tokens that are evaluated between two checks of the cancel
+/// flag. Where the prompt is cut changes no bit of the logits.
 const STEP: usize = 512;
 
 /// One sequence of tokens on a shared [`Model`], with its KV cache and its last
@@ -152,7 +152,7 @@ impl<B: Backend> Session<B> {
     }
 
     /// Truncates the session's sequence to the longest common prefix with `tokens` that
-    /// leaves at least one of them to evaluate. Returns the length kept: 0 if the K/V
+    /// leaves at least one of them to evaluate. Returns the length kept: 0 if the KV
     /// cache can no longer continue from there.
     pub fn keep_prefix(&mut self, tokens: &[Token]) -> usize {
         let common = self.tokens.iter().zip(tokens);
@@ -183,9 +183,9 @@ impl<B: Backend> Session<B> {
         self.advance(&[token], self.tokens.len() + 1)
     }
 
-    /// Evaluates one more token at the end of the session's sequence, and chooses the
-    /// one after it where the backend has the logits. [`Session::logits`] has none
-    /// afterwards. The chosen token is the same that [`Session::push`] followed by
+    /// Evaluates one more token at the end of the session's sequence, and lets the
+    /// backend choose the one after it; [`Session::logits`] has no logits afterwards.
+    /// The chosen token is the same that [`Session::push`] followed by
     /// [`Sampler::sample`] gives.
     ///
     /// # Errors
@@ -286,7 +286,7 @@ impl<B: Backend> Session<B> {
             each(first + i, row);
         });
         if let Err(e) = result {
-            // A failed forward pass may have left a part of the tokens in the K/V
+            // A failed forward pass may have left a part of the tokens in the KV
             // cache.
             self.clear();
             return Err(e.into());

@@ -7,41 +7,44 @@ use crate::{Error, Result};
 /// `tokenizer.ggml.*`.
 #[derive(Debug, Clone, Default)]
 pub struct TokenizerSpec {
-    /// The key `model`: the tokenizer's algorithm. Only `gpt2` (byte-level BPE) is
-    /// known.
+    /// The GGUF key `tokenizer.ggml.model`: the tokenizer's algorithm. Only `gpt2`
+    /// (byte-level BPE) is known.
     pub model: String,
-    /// The key `pre`: the name of the split rule, which cuts a text into pieces before
-    /// BPE merges tokens.
+    /// The GGUF key `tokenizer.ggml.pre`: the name of the split rule, which cuts a text
+    /// into pieces before BPE merges tokens.
     pub pre: Option<String>,
-    /// The key `tokens`: the text of each token, by id; in the byte-level alphabet for
-    /// normal tokens, verbatim for control and user-defined ones.
+    /// The GGUF key `tokenizer.ggml.tokens`: the text of each token, by id; in the
+    /// byte-level alphabet for normal tokens, verbatim for control and user-defined
+    /// ones.
     pub tokens: Vec<String>,
-    /// The key `token_type`: GGUF's type number of each token ([`TokenKind`]); if
-    /// missing, all tokens are normal.
+    /// The GGUF key `tokenizer.ggml.token_type`: GGUF's type number of each token
+    /// ([`TokenKind`]); if missing, all tokens are normal.
     pub token_types: Option<Vec<i32>>,
-    /// The key `merges`: the BPE merges, each as `left right`, the most important
-    /// first.
+    /// The GGUF key `tokenizer.ggml.merges`: the BPE merges, each as `left right`, the
+    /// most important first.
     pub merges: Vec<String>,
-    /// The key `bos_token_id`: the id of the start-of-text token.
+    /// The GGUF key `tokenizer.ggml.bos_token_id`: the id of the start-of-text token.
     pub bos: Option<u32>,
-    /// The key `eos_token_id`: the id of the end-of-text token.
+    /// The GGUF key `tokenizer.ggml.eos_token_id`: the id of the end-of-text token.
     pub eos: Option<u32>,
-    /// The key `eot_token_id`: the id of the end-of-turn token.
+    /// The GGUF key `tokenizer.ggml.eot_token_id`: the id of the end-of-turn token.
     pub eot: Option<u32>,
-    /// The key `eom_token_id`: the id of the end-of-message token (a tool call
-    /// follows).
+    /// The GGUF key `tokenizer.ggml.eom_token_id`: the id of the end-of-message token
+    /// (a tool call follows).
     pub eom: Option<u32>,
-    /// The key `unknown_token_id`: the id of the token for unknown text. Kept for the
-    /// caller; the tokenizer never uses it, since byte-level BPE has no unknown text.
+    /// The GGUF key `tokenizer.ggml.unknown_token_id`: the id of the token for unknown
+    /// text. Kept for the caller; the tokenizer never uses it, since byte-level BPE has
+    /// no unknown text.
     pub unknown: Option<u32>,
-    /// The key `padding_token_id`: the id of the padding token. Kept for the caller.
+    /// The GGUF key `tokenizer.ggml.padding_token_id`: the id of the padding token.
+    /// Kept for the caller.
     pub padding: Option<u32>,
-    /// The key `add_bos_token`: whether texts should start with the start token (bos).
-    /// Encoding does not follow it by itself; see
+    /// The GGUF key `tokenizer.ggml.add_bos_token`: whether texts should start with the
+    /// start token (bos). Encoding does not follow it by itself; see
     /// [`Tokenizer::add_bos`](crate::Tokenizer::add_bos).
     pub add_bos: bool,
-    /// The key `add_eos_token`: whether training texts ended with the end-of-text token
-    /// (eos). Encoding does not follow it by itself.
+    /// The GGUF key `tokenizer.ggml.add_eos_token`: whether training texts ended with
+    /// the end-of-text token (eos). Encoding does not follow it by itself.
     pub add_eos: bool,
     /// Further token ids that end a generation, besides those of eos, eot and eom.
     pub extra_eog: Vec<u32>,

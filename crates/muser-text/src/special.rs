@@ -128,8 +128,8 @@ mod tests {
         );
     }
 
-    /// The rule for special tokens in its plain form, for comparison: the longest token
-    /// takes its places first, the next one looks in the rest of the text.
+    /// Cuts a text at its special tokens by the plain rule, for comparison: the longest
+    /// token takes its places first, the next one looks in the rest of the text.
     fn by_rule<'t>(set: &SpecialSet, text: &'t str) -> Vec<Fragment<'t>> {
         let mut fragments = vec![Text(text)];
         for (id, token) in &set.tokens {

@@ -102,8 +102,8 @@ mod tests {
         rule.pieces(text).collect()
     }
 
-    /// The original split pattern of `o200k_base`, look-ahead and all, in a
-    /// backtracking engine.
+    /// Returns the original split pattern of `o200k_base` with its look-ahead, compiled
+    /// for a backtracking engine, for comparison.
     fn original() -> Split {
         let pattern = O200K.replace(r"|\s+", r"|\s+(?!\S)|\s+");
         assert!(pattern.ends_with(r"|\s*[\r\n]+|\s+(?!\S)|\s+"));

@@ -31,8 +31,8 @@ impl StreamDecoder {
         &self.tokenizer
     }
 
-    /// Adds a token and returns the text that the token completes, which is often empty
-    /// for the parts of a rare character.
+    /// Decodes one more token of a stream and returns the text that it completes, which
+    /// is often empty for the parts of a rare character.
     ///
     /// # Errors
     /// An id beyond the vocabulary; the bytes that were held back stay so.

@@ -25,8 +25,8 @@ pub enum Special {
     Parse,
 }
 
-/// Bytes of text that are encoded between two calls of the caller's `stop`, which may
-/// end the encoding.
+/// Number of bytes of text that the tokenizer encodes between two calls of the caller's
+/// `stop` function, which may end the encoding.
 const STRIDE: usize = 64 << 10;
 
 /// How the tokenizer encodes a text: what special tokens in it mean, and whether a
@@ -43,7 +43,8 @@ pub struct EncodeOptions {
 }
 
 /// The ids of the tokens that end a generation: end of text (eos), of a turn (eot) and
-/// of a message (eom) if the file names them, and [`TokenizerSpec::extra_eog`].
+/// of a message (eom) if the file names them, and those that
+/// [`TokenizerSpec::extra_eog`] adds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EndOfGeneration(Vec<u32>);
 
@@ -77,21 +78,21 @@ pub struct Tokenizer(Arc<Inner>);
 struct Inner {
     bpe: BPE,
     split: SplitRule,
-    /// The tokens whose texts are found when special tokens in a text are parsed:
+    /// The special tokens that encoding finds in a text when it parses special tokens:
     /// control, unknown and user-defined ones.
     parsed: SpecialSet,
-    /// The tokens whose texts are found in every text, also in plain text: the
+    /// The special tokens that encoding finds in every text, also in plain text: the
     /// user-defined ones.
     plain: SpecialSet,
     /// For each byte value, whether the vocabulary has a token for it.
     has_byte: [bool; 256],
     tokens: Vec<String>,
     kinds: Vec<TokenKind>,
-    /// The token ids in the order of their texts, so that a text is looked up by binary
-    /// search without a copy of the texts.
+    /// The vocabulary's token ids in the order of their texts, so that the token of a
+    /// text is found by binary search without a copy of the texts.
     by_text: Vec<u32>,
-    /// The bytes of all tokens, one token after the other; `ends` says where each one
-    /// ends.
+    /// The bytes of all tokens of the vocabulary, one token after the other; `ends`
+    /// says where each one ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
     /// Length in bytes of the vocabulary's longest token, at least 1.
@@ -173,9 +174,9 @@ impl Tokenizer {
         self.encode_within(text, opts, usize::MAX, &|| false)
     }
 
-    /// Encodes as [`Tokenizer::encode`], but refuses a text of more than `most` tokens,
-    /// and gives up when `stop` returns true. A text that is too long for `most` tokens
-    /// in any case is refused without being read.
+    /// Encodes `text` as token ids like [`Tokenizer::encode`], but refuses a text of
+    /// more than `most` tokens, and gives up when `stop` returns true. A text that is
+    /// too long for `most` tokens in any case is refused without being read.
     ///
     /// # Errors
     /// As [`Tokenizer::encode`]; [`Error::TooManyTokens`], [`Error::Stopped`].
@@ -381,8 +382,8 @@ impl Tokenizer {
     }
 }
 
-/// Returns the length of the longest of consecutive ranges, given the end of each; the
-/// first range starts at 0.
+/// Returns the longest token's length in bytes, given where each token ends in the
+/// bytes of all tokens.
 fn longest(ends: &[usize]) -> usize {
     let starts = std::iter::once(&0).chain(ends);
     let lengths = starts.zip(ends).map(|(start, end)| end - start);

@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 /// chosen completes the answer.
 const ACCEPT: Duration = Duration::from_millis(20);
 
-/// What the grammar's thread reports to the answer.
+/// What the grammar's thread reports to the answer: a token taken, a token mask, or a
+/// failure.
 enum Told {
-    /// The grammar took the token; holds whether nothing may follow it.
+    /// The grammar accepted the chosen token; true if the answer is complete, so that
+    /// no token may follow.
     Taken(bool),
     /// The mask of the tokens that the grammar allows next.
     Mask(SimpleVob),
@@ -32,8 +34,8 @@ enum Told {
 pub(crate) struct Masks {
     tokens: Option<Sender<Token>>,
     told: Receiver<Told>,
-    /// Stops the computation of a mask; set by the thread once it has its copy of the
-    /// grammar.
+    /// The handle that stops the computation of a token mask; set by the grammar's
+    /// thread once it has its copy of the grammar.
     cancel: Arc<OnceLock<CancellationHandle>>,
     mask: Option<SimpleVob>,
     complete: bool,
@@ -77,7 +79,8 @@ impl Masks {
         })
     }
 
-    /// Waits at most `patience` for the token mask; returns whether it is there.
+    /// Waits at most `patience` for the mask of the next token; returns whether it has
+    /// come.
     ///
     /// # Errors
     /// It took its time and more, or the library gave up.
@@ -113,8 +116,9 @@ impl Masks {
         self.mask.as_ref()
     }
 
-    /// Gives the grammar the chosen token; returns whether the answer is known to be
-    /// complete. A thread that is late says so with the next token mask.
+    /// Advances the answer's grammar by the chosen token; returns whether the answer is
+    /// known to be complete. If the grammar's thread is late, this is known with the
+    /// next token mask.
     ///
     /// # Errors
     /// The library gave up.

@@ -60,12 +60,12 @@ const MOST_CALLS: usize = 128;
 /// one of several texts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Form {
-    /// The answer is JSON that fits this schema.
+    /// The answer has to be JSON that fits this schema.
     Json(Value),
-    /// The answer is a text that this regular expression matches from the first to the
-    /// last character.
+    /// The answer has to be a text that this regular expression matches from the first
+    /// to the last character.
     Pattern(String),
-    /// The answer is exactly one of these texts.
+    /// The answer has to be exactly one of these texts.
     Choice(Vec<String>),
 }
 

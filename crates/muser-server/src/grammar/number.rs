@@ -16,10 +16,11 @@ const WHOLE: i128 = 999_999_999_999_999_999;
 const EXACT: u64 = 1 << 53;
 /// The most digits after the point of a number for which the schema sets no bounds.
 const PLACES: usize = 15;
-/// The largest `multipleOf` of integers that can be decoded.
+/// The largest `multipleOf` for the integers of a JSON schema that constrained decoding
+/// can enforce.
 const MOST_MULTIPLE: u64 = 1024;
-/// The most different fractions (`.25`, `.5`, `.75`) that a fractional `multipleOf` may
-/// lead to.
+/// The most different endings after the point (`.25`, `.5`, `.75`) that the multiples
+/// of a fractional `multipleOf` may have.
 const MOST_ENDINGS: u64 = 1000;
 
 /// The bounds and `multipleOf` that a JSON schema sets for a number.
@@ -39,11 +40,13 @@ pub(super) enum Written {
     Nothing,
     /// The numbers are a terminal of the grammar, with this regular expression.
     Terminal(String),
-    /// The numbers are what the grammar library decodes from this JSON schema.
+    /// The grammar library itself makes the rules of the numbers, from this JSON
+    /// schema.
     Json(Value),
 }
 
-/// Why the bounds of a number cannot be decoded: the schema's keyword, and the reason.
+/// Why constrained decoding cannot enforce the bounds of a number: the schema's
+/// keyword, and the reason.
 pub(super) type Unfit = (&'static str, String);
 
 /// A decimal number as its sign, the digits before the point (no leading zeros) and
@@ -123,7 +126,8 @@ impl Decimal {
     }
 }
 
-/// Writes the integers that fit a schema's bounds and `multipleOf`.
+/// Returns how a grammar writes the integers that fit a schema's bounds and
+/// `multipleOf`.
 ///
 /// # Errors
 /// A bound or divisor that cannot be kept exactly.
@@ -164,8 +168,8 @@ pub(super) fn whole(asked: &Asked<'_>) -> Result<Written, Unfit> {
     multiples(multiple, low, high)
 }
 
-/// Writes the integers from `low` to `high` that are multiples of a schema's
-/// `multipleOf`.
+/// Returns how a grammar writes the integers from `low` to `high` that are multiples of
+/// a schema's `multipleOf`.
 fn multiples(multiple: &Value, low: i128, high: i128) -> Result<Written, Unfit> {
     let word = "multipleOf";
     let by = decimal(word, multiple)?;
@@ -202,8 +206,8 @@ fn is_power(by: &Decimal) -> bool {
     by.whole == "0" && by.part.trim_matches('0') == "1"
 }
 
-/// Writes the numbers, with fractions and without, that fit a schema's bounds and
-/// `multipleOf`.
+/// Returns how a grammar writes the numbers, with fractions and without, that fit a
+/// schema's bounds and `multipleOf`.
 ///
 /// # Errors
 /// A bound or divisor that cannot be kept exactly.
@@ -260,7 +264,7 @@ pub(super) fn any(asked: &Asked<'_>) -> Result<Written, Unfit> {
     })
 }
 
-/// Returns the tighter of an inclusive and an exclusive bound, with whether it is
+/// Returns the tighter of a number's inclusive and exclusive bound, with whether it is
 /// inclusive.
 fn tighter(
     with: Option<Decimal>,
@@ -332,9 +336,9 @@ struct Shape {
 }
 
 impl Shape {
-    /// Returns the expression of the numbers of one sign whose magnitude is between two
-    /// bounds; each bound comes with whether it is inclusive. `None` if there are no
-    /// such numbers.
+    /// Returns the regular expression of the numbers of one sign whose magnitude is
+    /// between two bounds; each bound comes with whether it is inclusive. `None` if
+    /// there are no such numbers.
     fn side(
         &self,
         least: &Option<(Decimal, bool)>,

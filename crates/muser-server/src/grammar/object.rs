@@ -26,9 +26,11 @@ pub(super) struct Member {
 #[derive(Clone, Debug)]
 pub(super) enum Names {
     Any,
-    /// Names that this pattern of `patternProperties` matches.
+    /// The undeclared members of an object have names that this pattern of its schema's
+    /// `patternProperties` matches.
     Pattern(String),
-    /// Strings that fit these keywords of the schema's `propertyNames`.
+    /// The undeclared members of an object have names that fit these keywords of its
+    /// schema's `propertyNames`.
     Words(Map<String, Value>),
     /// The names that the schema's `propertyNames` lists by `enum` or `const`.
     Listed(Vec<String>),
@@ -163,8 +165,8 @@ impl Members {
         Ok(members)
     }
 
-    /// Applies `minProperties` and `maxProperties` to the members, or refuses bounds
-    /// that a grammar cannot count.
+    /// Applies `minProperties` and `maxProperties` to an object's members, or refuses
+    /// bounds that a grammar cannot count.
     fn count(&mut self, words: &Map<String, Value>, at: &str) -> Result<(), Refusal> {
         let least = length(words, "minProperties", at)?.unwrap_or(0) as usize;
         let most = length(words, "maxProperties", at)?.map_or(usize::MAX, |n| n as usize);
@@ -292,14 +294,14 @@ fn names(words: &Map<String, Value>, at: &str) -> Result<Names, Refusal> {
     }
 }
 
-/// The rules of an object's members in their order, from which the sequences of members
-/// with commas are made.
+/// The grammar rules of an object's members in their order, from which the sequences of
+/// members with commas are made.
 pub(super) struct Sequence<'m> {
-    /// The rule of each declared member where it comes first in the object, without a
-    /// comma.
+    /// The grammar rule of each declared member where it comes first in the object,
+    /// without a comma.
     pub(super) first: &'m [RuleId],
-    /// The rule of each declared member where it follows another, with the comma before
-    /// it.
+    /// The grammar rule of each declared member where it follows another, with the
+    /// comma before it.
     pub(super) later: &'m [RuleId],
     pub(super) required: &'m [bool],
     /// The undeclared members, which come last: the rule of one that comes first in the
@@ -310,8 +312,8 @@ pub(super) struct Sequence<'m> {
 }
 
 impl Sequence<'_> {
-    /// Returns the alternative sequences of an object's members; an empty sequence
-    /// stands for an object without members.
+    /// Returns the alternative sequences of an object's members in the grammar; an
+    /// empty sequence stands for an object without members.
     pub(super) fn alternatives(&self, rules: &mut Rules) -> Vec<Vec<Sym>> {
         let count = self.first.len();
         match self.choose {
@@ -356,9 +358,9 @@ impl Sequence<'_> {
         all
     }
 
-    /// Makes the rule of the declared members `from..to` of which at least one is
-    /// present, the first without a comma. Cutting the range in halves keeps the rules'
-    /// nesting low.
+    /// Makes the grammar rule of an object's declared members `from..to` (indices) of
+    /// which at least one is present; the first that is has no comma before it. Halving
+    /// the range keeps the rules' nesting low.
     fn some(&self, from: usize, to: usize, rules: &mut Rules) -> RuleId {
         if to - from == 1 {
             return self.first[from];
@@ -373,7 +375,8 @@ impl Sequence<'_> {
         rules.rule(all)
     }
 
-    /// Makes the rule of the declared members `from..to`, each with a comma before it.
+    /// Makes the grammar symbol of an object's declared members `from..to` (indices),
+    /// each with a comma before it; those that are not required may be missing.
     fn rest(&self, from: usize, to: usize, rules: &mut Rules) -> Sym {
         if to - from == 1 {
             let rule = self.later[from];

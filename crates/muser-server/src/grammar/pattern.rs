@@ -15,8 +15,8 @@ use std::fmt::Write as _;
 /// The deepest nesting of groups and classes in a schema's pattern (a regular
 /// expression).
 const MOST_NESTED: u32 = 32;
-/// The most alternatives that a pattern may come to once those with different `^` and
-/// `$` are told apart.
+/// The most alternatives that a schema's pattern (a regular expression) may have once
+/// it is split by where `^` and `$` bind it to the ends of the text.
 const MOST_BRANCHES: usize = 64;
 /// The reason for refusing a pattern with `^` or `$` inside it.
 const INSIDE: &str = "^ and $ can be decoded at the ends of the pattern only";
@@ -120,13 +120,13 @@ fn steps(hir: &Hir) -> u64 {
     }
 }
 
-/// One alternative of a pattern, with whether `^` and `$` bind it to the ends of the
-/// text.
+/// One alternative of a schema's pattern (a regular expression), with whether `^` and
+/// `$` bind it to the ends of the text.
 #[derive(Clone, Default)]
 struct Branch<'h> {
-    /// Whether the alternative is bound to the start of the text by `^`.
+    /// Whether this alternative of a pattern is bound to the start of the text by `^`.
     starts: bool,
-    /// Whether the alternative is bound to the end of the text by `$`.
+    /// Whether this alternative of a pattern is bound to the end of the text by `$`.
     ends: bool,
     parts: Vec<&'h Hir>,
 }
@@ -175,8 +175,8 @@ fn branches_of(hir: &Hir) -> Result<Vec<Branch<'_>>, String> {
     }
 }
 
-/// Joins every alternative of one part of a pattern with every alternative of the part
-/// after it.
+/// Concatenates each alternative of one part of a pattern (a regular expression) with
+/// each alternative of the part after it.
 fn joined<'h>(before: &[Branch<'h>], after: &[Branch<'h>]) -> Result<Vec<Branch<'h>>, String> {
     if before.len().saturating_mul(after.len()) > MOST_BRANCHES {
         return Err(format!(
@@ -261,7 +261,7 @@ pub(super) fn letter(c: char, writing: Writing, out: &mut String) {
     plain(c, out);
 }
 
-/// Writes a character as an expression that matches the character itself.
+/// Writes a character as a regular expression that matches the character itself.
 fn plain(c: char, out: &mut String) {
     match c.is_ascii_alphanumeric() {
         true => out.push(c),

@@ -39,11 +39,12 @@ pub(super) enum Verdict {
     TooMuch,
     /// No worker process could be started, for this reason.
     NoWorker(String),
-    /// The trial was cancelled: the request is gone, or the server closes.
+    /// The trial of a grammar was cancelled: the request is gone, or the server closes.
     Left,
 }
 
-/// A grammar that waits for its trial, its client, and the channel for the result.
+/// A grammar that waits for its trial in a worker process, with its client and the
+/// channel for the result.
 struct Ticket {
     client: Client,
     lark: Arc<str>,
@@ -65,8 +66,8 @@ struct State {
 const SERVED: usize = 256;
 
 impl State {
-    /// Takes the waiting grammar whose turn it is: among clients without a grammar on
-    /// trial, that of the client served longest ago.
+    /// Removes from the queue the waiting grammar whose turn it is, and returns it:
+    /// among clients without a grammar on trial, that of the client served longest ago.
     fn turn(&mut self) -> Option<Ticket> {
         let last = |client: Client| self.served.iter().position(|&c| c == client);
         let free = self.queue.iter().enumerate();
@@ -346,8 +347,8 @@ mod tests {
         }
     }
 
-    /// The only worker would hang for an hour; a request that leaves must free it for
-    /// the next.
+    /// Checks that a request that leaves frees the only worker process for the next
+    /// one's grammar, though its own grammar would keep the process for an hour.
     #[test]
     #[cfg(unix)]
     fn who_leaves_frees_the_worker_for_others() {

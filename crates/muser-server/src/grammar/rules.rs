@@ -21,7 +21,7 @@ pub(super) enum Sym {
     Term(usize),
     /// A control token of the model's vocabulary, such as `<|message|>`.
     Token(&'static str),
-    /// A rule repeated `min` to `most` times.
+    /// A grammar rule repeated `min` to `most` times.
     Times {
         rule: RuleId,
         min: usize,
@@ -32,13 +32,14 @@ pub(super) enum Sym {
 /// The body of a grammar rule: what it matches.
 #[derive(Clone, Debug)]
 enum Body {
-    /// Alternatives, each a sequence of symbols; a rule without alternatives fits no
-    /// text.
+    /// The alternatives of a grammar rule, each a sequence of symbols; a rule without
+    /// alternatives fits no text.
     Choice(Vec<Vec<Sym>>),
-    /// The shortest text that fits this terminal and is followed by this literal; the
-    /// literal is part of what the rule matches.
+    /// The grammar rule matches the shortest text that fits this terminal and is
+    /// followed by this literal, together with the literal.
     Until(usize, &'static str),
-    /// A JSON schema that the grammar library compiles itself.
+    /// The grammar rule matches what fits a JSON schema, which the grammar library
+    /// compiles itself.
     Json(Value),
 }
 
@@ -82,8 +83,8 @@ impl Rules {
         self.rules.len() - 1
     }
 
-    /// Returns the number of the terminal with this expression, which is added on first
-    /// use.
+    /// Returns the number of the grammar's terminal with this expression, which is
+    /// added on first use.
     pub(super) fn terminal(&mut self, expression: &str) -> usize {
         if let Some(&known) = self.known.get(expression) {
             return known;
@@ -123,13 +124,12 @@ impl Rules {
         all
     }
 
-    /// Returns the grammar's size: its rules, their alternatives and the symbols in
-    /// them.
+    /// Returns the grammar's size: the number of its rules, alternatives and symbols.
     pub(super) fn size(&self) -> usize {
         self.symbols + self.rules.len()
     }
 
-    /// Computes for each rule whether some finite text fits it.
+    /// Computes for each grammar rule whether some finite text fits it.
     fn productive(&self) -> Vec<bool> {
         let mut done = vec![false; self.rules.len()];
         // For each rule, those that refer to it: they are checked again once it is
@@ -245,7 +245,7 @@ impl Rules {
     }
 }
 
-/// Returns whether some finite text fits this symbol of a sequence.
+/// Returns whether some finite text fits this symbol of a grammar rule.
 fn writable(sym: &Sym, productive: &[bool]) -> bool {
     match sym {
         Sym::Rule(rule) => productive[*rule],

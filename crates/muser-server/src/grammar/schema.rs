@@ -34,13 +34,15 @@ impl Refusal {
 /// and keywords.
 #[derive(Clone, Debug)]
 pub(super) struct Plain {
-    /// The path from the schema's root to where this part is written, for refusals.
+    /// The path from the root of a JSON schema to where this resolved part of it is
+    /// written, for refusals.
     pub(super) at: String,
     pub(super) types: Types,
-    /// The values that the schema lists by `enum` or `const`; `None` if it has neither.
+    /// The values that the JSON schema lists by `enum` or `const`; `None` if it has
+    /// neither.
     pub(super) values: Option<Vec<Value>>,
-    /// The keywords that bound a value (`minimum`, `items`, …), each for values of its
-    /// type.
+    /// The keywords of a JSON schema that bound a value (`minimum`, `items`, …), each
+    /// for values of its type.
     pub(super) words: Map<String, Value>,
 }
 
@@ -84,7 +86,8 @@ const ANNOTATIONS: [&str; 15] = [
     "nullable",
 ];
 
-/// Schema keywords that cannot be decoded, whatever the value's type.
+/// Keywords of JSON schemas that constrained decoding cannot enforce, whatever the
+/// value's type.
 const NEVER: [&str; 6] = [
     "not",
     "if",
@@ -94,8 +97,8 @@ const NEVER: [&str; 6] = [
     "disallow",
 ];
 
-/// The schema keywords that bound each type: those that can be decoded, then those that
-/// cannot.
+/// The keywords of JSON schemas that bound each type: those that constrained decoding
+/// can enforce, then those that it cannot.
 pub(super) const WORDS: [(Types, &[&str], &[&str]); 4] = [
     (
         Types::NUMBER,
@@ -172,8 +175,8 @@ pub(super) struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    /// Creates a reader whose `$ref` references point into `root` and that combines at
-    /// most `most` pairs of schemas.
+    /// Creates a reader of JSON schemas whose `$ref` references point into `root`; it
+    /// joins at most `most` pairs of schemas.
     pub(super) fn new(root: &'s Value, most: usize) -> Self {
         Self {
             root,
@@ -183,18 +186,20 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Returns how many JSON values the reader may still copy.
+    /// Returns how many JSON values may still be copied while a schema's references and
+    /// combinations are resolved.
     pub(super) fn left(&self) -> usize {
         self.copies
     }
 
-    /// Lowers the number of JSON values that the reader may still copy, if a number is
-    /// given.
+    /// Lowers the number of JSON values that may still be copied while a schema is
+    /// resolved; `None` leaves it.
     pub(super) fn limit(&mut self, copies: Option<usize>) {
         self.copies = copies.unwrap_or(self.copies).min(self.copies);
     }
 
-    /// Counts `values` copied JSON values against the bound on copies.
+    /// Counts `values` JSON values that are copied to resolve a schema against the
+    /// bound on such copies.
     ///
     /// # Errors
     /// There is not enough left.

@@ -32,8 +32,8 @@ pub(super) struct Compiler<'s> {
 }
 
 impl<'s> Compiler<'s> {
-    /// Creates a compiler that adds to `rules`; the schema's `$ref` references point
-    /// into `root`.
+    /// Creates a compiler of a JSON schema that adds grammar rules to `rules`; the
+    /// schema's `$ref` references point into `root`.
     pub(super) fn new(rules: Rules, root: &'s Value, limits: &'s SchemaLimits) -> Self {
         Self {
             rules,
@@ -45,7 +45,7 @@ impl<'s> Compiler<'s> {
         }
     }
 
-    /// Returns the number of the rule for the values that fit a schema;
+    /// Returns the number of the grammar rule for the values that fit a schema;
     /// [`Compiler::finish`] fills the rule in.
     pub(super) fn value(&mut self, schema: &Value, at: &str) -> RuleId {
         let key = schema.to_string();
@@ -59,7 +59,8 @@ impl<'s> Compiler<'s> {
         rule
     }
 
-    /// Fills in every reserved rule of a schema, and the rules that those need in turn.
+    /// Fills in the grammar rules that were reserved for schemas, and the rules that
+    /// those need in turn.
     ///
     /// # Errors
     /// What cannot be decoded, or is too large once references are followed.
@@ -89,7 +90,8 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// Makes the terminal that matches any one of these expressions.
+    /// Makes the grammar's terminal that matches what any one of these terminal
+    /// expressions matches.
     pub(super) fn one_of(&mut self, mut expressions: Vec<String>) -> Sym {
         expressions.dedup();
         if let [one] = &expressions[..] {
@@ -287,8 +289,8 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// Makes the terminal of the names, with their quotes, that an object's undeclared
-    /// members may have; declared names are excluded.
+    /// Makes the grammar's terminal of the names, with their quotes, that an object's
+    /// undeclared members may have; declared names are excluded.
     fn names(&mut self, names: &Names, members: &Members, at: &str) -> Result<Sym, Refusal> {
         let steps = self.limits.pattern_steps;
         let mut conditions = match names {
@@ -321,7 +323,8 @@ impl<'s> Compiler<'s> {
         Ok(Sym::Term(self.rules.terminal(&string::quoted(&conditions))))
     }
 
-    /// Returns the rule of any JSON value with at most `depth` levels of nesting.
+    /// Returns the grammar rule that any JSON value with at most `depth` levels of
+    /// nesting fits.
     fn free(&mut self, depth: usize) -> RuleId {
         while self.free.len() <= depth {
             let inner = self.free.last().copied();
@@ -358,8 +361,8 @@ impl<'s> Compiler<'s> {
     }
 }
 
-/// Refuses a schema with a keyword that cannot be decoded (`uniqueItems`, …) for a type
-/// that its values may have.
+/// Refuses a schema with a keyword (`uniqueItems`, …) that constrained decoding cannot
+/// enforce, for a type that its values may have.
 pub(super) fn refuse_undecodable(plain: &Plain, kinds: Types) -> Result<(), Refusal> {
     for (types, _, cannot) in WORDS {
         let found = cannot.iter().find(|word| plain.words.contains_key(**word));

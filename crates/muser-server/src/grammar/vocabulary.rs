@@ -95,7 +95,8 @@ impl Vocabulary {
         Some(Self { ends, words })
     }
 
-    /// Creates the library's factory, which compiles grammars over this vocabulary.
+    /// Creates the grammar library's factory, which compiles grammars over this
+    /// vocabulary.
     ///
     /// # Errors
     /// The library cannot take it: a token of 64 KiB, which a file may have.

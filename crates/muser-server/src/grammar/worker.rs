@@ -24,7 +24,7 @@ pub(super) const FITS: u8 = 1;
 pub(super) const REFUSED: u8 = 2;
 pub(super) const TOO_LONG: u8 = 3;
 
-/// How often the worker checks the CPU time that compiling a grammar has taken.
+/// How often the worker process checks the CPU time that compiling a grammar has taken.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Returns the CPU time of this process. A grammar's time limit is counted in it, so
@@ -34,8 +34,8 @@ fn cpu_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Reads one frame (a length in four bytes, then as many bytes); `None` at the end of
-/// the input.
+/// Reads one frame of what a server and its worker process send each other (a length in
+/// four bytes, then as many bytes); `None` at the end of the input.
 pub(super) fn read_frame(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     let mut head = [0; 4];
     match from.read_exact(&mut head) {
@@ -52,7 +52,8 @@ pub(super) fn read_frame(from: &mut impl Read) -> Result<Option<Vec<u8>>> {
     Ok(Some(frame))
 }
 
-/// Writes one frame (a length in four bytes, then as many bytes) and flushes.
+/// Writes one frame of what a server and its worker process send each other (a length
+/// in four bytes, then as many bytes) and flushes.
 pub(super) fn write_frame(to: &mut impl Write, frame: &[u8]) -> Result<()> {
     let length = u32::try_from(frame.len());
     let length = length.map_err(|_| Error::new(ErrorKind::InvalidData, "a frame is too long"))?;

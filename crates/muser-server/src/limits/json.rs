@@ -112,7 +112,7 @@ pub(crate) fn check(text: &[u8], limits: &JsonLimits, work: &Work) -> Result<u64
 }
 
 impl Walk<'_> {
-    /// Reads the JSON token that begins at this byte; returns where the next one
+    /// Checks the JSON token that begins at this byte; returns where the next one
     /// begins, or `None` if the text is no JSON.
     fn step(&mut self, at: usize) -> Result<Option<usize>, ApiError> {
         match self.text[at] {
@@ -224,7 +224,8 @@ impl Walk<'_> {
         Ok((end < self.text.len()).then_some(end + 1))
     }
 
-    /// Reads a JSON number, or `true`, `false` or `null`.
+    /// Checks a JSON number, or `true`, `false` or `null`, against the limits of a
+    /// request's body.
     fn literal(&mut self, at: usize) -> Result<Option<usize>, ApiError> {
         let ends = |b: &u8| {
             matches!(
@@ -375,8 +376,8 @@ mod tests {
         }
     }
 
-    /// The estimate is for a memory limit: it must not be below what the parsed values
-    /// take.
+    /// Checks that the estimate of a parsed body's memory, which is held to a limit, is
+    /// not below what the parsed values take.
     #[test]
     fn the_cost_is_at_least_the_size_of_the_values() {
         let cost = |text: &str| walk(text, &JsonLimits::default()).unwrap();

@@ -8,7 +8,8 @@ use muser_text::{EncodeOptions, Error, Tokenizer};
 /// Bytes of memory that the tokenizer's merging takes for each byte of a piece (a word,
 /// or a run of spaces).
 const MERGE: u64 = 160;
-/// The length in bytes up to which the memory for merging a piece is not counted.
+/// The length in bytes of a piece of text (a word, or a run of spaces) up to which the
+/// memory for merging it into tokens is not counted.
 const SHORT: usize = 4096;
 
 /// The bounds on tokenizing the texts of a request.
@@ -49,8 +50,9 @@ impl TextBounds<'_> {
     }
 }
 
-/// Returns the bytes of the longest run of spaces, or of other characters. A piece of
-/// the tokenizer is at most that long, and one character before it.
+/// Returns the length in bytes of a text's longest run of white space, or of other
+/// characters. No piece that the tokenizer cuts a text into is longer than such a run
+/// and one character before it.
 fn longest_run(text: &str) -> usize {
     let mut longest = 0;
     let mut begin = 0;

@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-/// Waiting items, served in rotation over their owners (clients); items of one owner
-/// keep their order.
+/// A queue of waiting items, served in rotation over their owners (clients); items of
+/// one owner keep their order.
 #[derive(Debug)]
 pub(crate) struct Turns<K, T> {
     owners: VecDeque<(K, VecDeque<T>)>,
@@ -36,9 +36,10 @@ impl<K: PartialEq, T> Turns<K, T> {
         }
     }
 
-    /// Removes and returns the next item: of the first owner with an item that has a
-    /// rank, the item of least rank, and of equal ones the first. The owner then waits
-    /// behind all others. Items for which `rank` returns `None` may not go now.
+    /// Removes the next item from the queue and returns it; its owner (a client) then
+    /// waits behind all others. The item is of the first owner that has an item with a
+    /// rank, and is that owner's first item of least rank. Items for which `rank`
+    /// returns `None` may not go now.
     pub(crate) fn pop(&mut self, mut rank: impl FnMut(&T) -> Option<u64>) -> Option<T> {
         let mut best = |items: &VecDeque<T>| {
             let ranked = items.iter().enumerate();

@@ -53,8 +53,8 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Starts the record of a request whose first byte came at `started` and that may
-    /// take `allowed`.
+    /// Makes the record of a request (its deadline, memory and client) whose first byte
+    /// came at `started` and that may take `allowed`.
     pub(crate) fn new(
         client: Client,
         started: Instant,

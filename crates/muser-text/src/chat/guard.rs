@@ -19,8 +19,9 @@ use serde_json::Value;
 /// has is the sentinel, which breaks up control tokens in messages.
 const SENTINELS: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
 
-/// Bounds the work of making a prompt, and says how the caller is refused. Asked
-/// between steps, of which none takes longer than a pass over the messages.
+/// The caller's bounds on the work of making a prompt, and its error for a refusal.
+/// They are checked between steps, none of which takes longer than a pass over the
+/// messages.
 pub trait Bounds {
     /// The error with which the caller is told why a prompt was refused.
     type Error;
@@ -290,7 +291,8 @@ impl ControlTokens {
     }
 }
 
-/// The set of those characters of Unicode's private use area that occur in some texts.
+/// The set of the characters of Unicode's private use area that occur in the texts
+/// added to it; the sentinel, which breaks up control tokens, must not be among them.
 #[derive(Clone, Debug)]
 struct PrivateChars(Vec<bool>);
 
@@ -365,7 +367,7 @@ mod tests {
 
     const SENTINEL: char = '\u{e001}';
 
-    /// The rule for breaking up control tokens in its plain form, for comparison: while
+    /// Breaks up the control tokens in a text by the plain rule, for comparison: while
     /// there is one in the text, breaks the first, and of those the longest.
     fn by_rule(tokens: &ControlTokens, text: &str) -> String {
         let mut broken = text.to_owned();

@@ -17,9 +17,10 @@ pub struct Markup {
 /// A piece of a chat format's markup: a text, a control token or a tool's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Markup that is written as this text.
+    /// A piece of a chat format's markup that is written as this text.
     Text(&'static str),
-    /// Markup that is a control token, named by its text in the vocabulary.
+    /// A piece of a chat format's markup that is a control token, named by its text in
+    /// the vocabulary.
     Token(&'static str),
     /// The place in the markup where the name of the called tool stands.
     Name,
@@ -29,7 +30,7 @@ pub enum Piece {
 /// markup, as if it stood right behind the prompt.
 #[derive(Clone, Copy, Debug)]
 pub struct Reasoning {
-    /// The markup before the reasoning.
+    /// The markup between the prompt and the reasoning of an answer.
     pub before: &'static [Piece],
     /// The control token that ends the reasoning, by its text in the vocabulary.
     pub end: &'static str,
@@ -85,8 +86,9 @@ pub struct Argument {
 /// How a string is written as the value of a tool call's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strings {
-    /// The string is written as it stands; the first mark that ends a value ends it.
+    /// A string argument of a tool call is written unescaped; the first mark that ends
+    /// a value ends it.
     Verbatim,
-    /// The string is written as JSON, with its quotes.
+    /// A string argument of a tool call is written as JSON, with its quotes.
     Json,
 }

@@ -57,14 +57,16 @@ pub struct CallDelta {
 
 /// Reads the answers of one chat format, in the steps that [`Reader`] defines.
 pub(super) trait Read: Debug + Send {
-    /// Handles a control token of the answer, as [`Reader::mark`] defines.
+    /// Advances the reader of the model's answer by one control token, as
+    /// [`Reader::mark`] defines.
     fn mark(&mut self, token: &str, out: &mut Delta);
 
-    /// Reads a text of the answer, as [`Reader::text`] defines.
+    /// Advances the reader of the model's answer by a piece of text, as
+    /// [`Reader::text`] defines.
     fn text(&mut self, text: &str, out: &mut Delta);
 
-    /// Ends the answer, which is complete or was `cut` off, as [`Reader::finish`]
-    /// defines.
+    /// Tells the reader that the model's answer ended, complete or `cut` off, as
+    /// [`Reader::finish`] defines.
     fn finish(&mut self, cut: bool, out: &mut Delta);
 
     /// Returns the channel (header, content, reasoning, call) of the next text, as
@@ -108,29 +110,31 @@ impl Reader {
         }
     }
 
-    /// Returns whether the chat format gives a meaning to the control token with this
-    /// text. Such a token is for [`Reader::mark`].
+    /// Returns whether this control token, given by its text, has a meaning in the chat
+    /// format, so that it is for [`Reader::mark`].
     pub fn is_mark(&self, token: &str) -> bool {
         self.marks.contains(&token)
     }
 
-    /// Reads a control token of the answer, given by its text in the vocabulary. A
-    /// token that has no meaning in the chat format is ignored.
+    /// Advances the reader of the model's answer by one control token, given by its
+    /// text in the vocabulary. A token that has no meaning in the chat format is
+    /// ignored.
     pub fn mark(&mut self, token: &str, out: &mut Delta) {
         if self.is_mark(token) {
             self.read.mark(token, out);
         }
     }
 
-    /// Reads the text that one token adds to the answer, or the part of the text whose
-    /// characters are complete.
+    /// Advances the reader of the model's answer by the text that one token adds, or by
+    /// the part of that text whose characters are complete.
     pub fn text(&mut self, text: &str, out: &mut Delta) {
         self.read.text(text, out);
     }
 
-    /// Ends the answer, which is complete or was `cut` off. A tool call left open by a
-    /// complete answer is closed, so that its arguments are JSON; in an answer that was
-    /// cut off it stays open, with what was written of its arguments.
+    /// Tells the reader that the model's answer ended, complete or `cut` off. A tool
+    /// call left open by a complete answer is closed, so that its arguments are JSON;
+    /// in an answer that was cut off it stays open, with what was written of its
+    /// arguments.
     pub fn finish(&mut self, cut: bool, out: &mut Delta) {
         self.read.finish(cut, out);
     }

@@ -35,8 +35,8 @@ const BASE_BYTES: u64 = 1 << 20;
 /// Bytes that a template's value may have in addition for each byte of the template's
 /// input.
 const PER_INPUT_BYTE: u64 = 4;
-/// Bytes that each part of a template's value counts besides its text: about the memory
-/// that the part takes.
+/// Bytes counted for each value inside a chat template's value, besides its text: about
+/// the memory that it takes.
 const NODE_BYTES: u64 = 16;
 /// The most tokens between the delimiters of one tag of a template, which bounds chains
 /// of operators.
@@ -48,13 +48,15 @@ const GUARD: &str = "#guard";
 const FLATTEN: &str = "#flatten";
 const NO_NAMESPACE: &str = "#no_namespace";
 const OPERANDS: &str = "#operands";
-/// The number of a filter call that makes the interpreter look the filter up each time:
-/// the four filters that do the checks must not take places in its table of filters.
+/// The number in a template's compiled filter call that makes the interpreter look the
+/// filter up each time: the four filters that do the checks must not take places in its
+/// table of filters.
 const NO_CACHE: u8 = u8::MAX;
 
-/// Filters and tests of templates that look at the top of a value only, or pay by
-/// themselves, and so need no walk over the value first. `messages | length` in a loop
-/// over the messages is common; with a walk each time, the loop would be quadratic.
+/// Filters and tests of templates that look at a value's outermost level only, or pay
+/// for their steps themselves, and so need no walk over the value first. `messages |
+/// length` in a loop over the messages is common; with a walk each time, the loop would
+/// be quadratic.
 const SHALLOW: [&str; 24] = [
     "boolean",
     "count",
@@ -142,7 +144,8 @@ impl From<Excess> for Error {
     }
 }
 
-/// What a walk over a template's value found: its size, and what may not be in a value.
+/// What a walk over a template's value found: its size in bytes, and whether it has
+/// something inside that a value may not have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cost {
     bytes: u64,
@@ -316,8 +319,8 @@ pub(crate) fn guarded<'s>(code: &Instructions<'s>) -> Result<Instructions<'s>, E
     Ok(out)
 }
 
-/// Returns how many operands of the instruction, from the top of the stack, have to be
-/// checked and paid for before it runs.
+/// Returns how many operands of a template's instruction, from the top of the stack,
+/// have to be checked, and their walk paid for with fuel, before it runs.
 fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     let count = match instruction {
         Instruction::ApplyFilter(name, count, _) | Instruction::PerformTest(name, count, _) => {
@@ -342,8 +345,8 @@ fn operands(instruction: &Instruction<'_>) -> Result<usize, Error> {
     count.map(usize::from).ok_or_else(unknown)
 }
 
-/// Returns the filter that checks the result of an instruction, if its result needs a
-/// check.
+/// Returns the filter that checks the result of a template's instruction, if its result
+/// needs a check.
 fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     match instruction {
         Instruction::BuildMap(_)
@@ -359,8 +362,8 @@ fn check_after(instruction: &Instruction<'_>) -> Option<&'static str> {
     }
 }
 
-/// Returns the place in the code that an instruction jumps to, or at which the macro
-/// that it makes starts.
+/// Returns the place in a template's compiled code that an instruction jumps to, or at
+/// which the macro that it makes starts.
 fn target_of<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
     match instruction {
         Instruction::Iterate(target)

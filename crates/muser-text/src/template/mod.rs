@@ -21,9 +21,9 @@ use guard::{Cost, ValueLimit};
 /// The most bytes that a chat template's source may have; the longest in use have some
 /// 50 thousand.
 const MAX_SOURCE: usize = 256 << 10;
-/// The most steps of a chat template (one instruction or 64 bytes of data each) for any
-/// input, and how many more for each byte of input. A long template takes a few hundred
-/// steps per message.
+/// The most steps that rendering a chat template may take (one instruction or 64 bytes
+/// of data each) for any input, and how many more for each byte of input. A long
+/// template takes a few hundred steps per message.
 const BASE_FUEL: u64 = 200_000;
 const FUEL_PER_BYTE: u64 = 4;
 /// The most bytes that a chat template may write for any input, and how many more for

@@ -8,8 +8,8 @@ use serde_json::ser::{Formatter, Serializer};
 
 use super::guard::{Excess, ValueLimit};
 
-/// The most spaces by which the filter `tojson` may indent. Without a bound, a template
-/// could ask for a terabyte of spaces.
+/// The most spaces by which a chat template's filter `tojson` may indent JSON. Without
+/// a bound, a template could ask for a terabyte of spaces.
 const MAX_INDENT: usize = 64;
 /// The most bytes that the date format given to a template's `strftime_now` may have.
 const MAX_DATE_FORMAT: usize = 256;
@@ -40,8 +40,8 @@ pub(crate) fn install(environment: &mut Environment<'_>, now: Option<i64>, limit
     );
 }
 
-/// Formats the current date in UTC: a prompt must not depend on the machine's time
-/// zone.
+/// Formats the current date for a chat template, in UTC: a prompt must not depend on
+/// the machine's time zone.
 fn date(format: &str, now: Option<i64>) -> Result<String, Error> {
     let invalid = |reason: String| Error::new(ErrorKind::InvalidOperation, reason);
     if format.len() > MAX_DATE_FORMAT {

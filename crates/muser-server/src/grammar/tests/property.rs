@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Generates a random JSON schema of keywords that can be decoded.
+/// Generates a random JSON schema of keywords that constrained decoding can enforce.
 fn schema(random: &mut Random, depth: usize) -> Value {
     let kinds = if depth == 0 { 7 } else { 12 };
     match random.below(kinds) {

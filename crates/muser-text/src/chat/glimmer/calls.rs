@@ -10,7 +10,8 @@ use super::{INVOKE, INVOKE_END, NAME_END, PARAMETER, PARAMETER_END};
 use crate::chat::{CallDelta, Delta, Parameters, Types};
 use serde_json::Value;
 
-/// The place in the markup of tool calls that the next text belongs to.
+/// Where in the markup of tool calls the next text of the model's answer belongs:
+/// outside the calls, in a call, or in a parameter's value.
 #[derive(Clone, Debug)]
 enum Place {
     /// The next text is outside the tool calls: before the first, between two, or after
@@ -40,17 +41,17 @@ pub(super) struct CallReader {
     /// begins.
     searched: usize,
     place: Place,
-    /// The name of the tool that the open call is for.
+    /// The name of the tool in the tool call that is being read.
     tool: String,
-    /// The number of arguments read so far of the open tool call.
+    /// The number of arguments read so far of the tool call that is being read.
     arguments: usize,
     /// The number of tool calls begun in the answer.
     count: usize,
 }
 
 impl CallReader {
-    /// Makes a reader that stands before the first tool call. `parameters` has the
-    /// types that the parameters of known tools take.
+    /// Makes a reader of an answer's tool calls, which stands before the first one.
+    /// `parameters` has the types that the parameters of known tools take.
     pub(super) fn new(parameters: Parameters) -> Self {
         Self {
             parameters,
@@ -68,15 +69,15 @@ impl CallReader {
         self.count
     }
 
-    /// Reads more text of the tool calls' markup; `out` gets the parts of calls that
-    /// are certain.
+    /// Reads more text of the tool calls' markup, and adds to `out` the parts of calls
+    /// that no later text can change.
     pub(super) fn push(&mut self, text: &str, out: &mut Delta) {
         self.held.push_str(text);
         while self.step(out) {}
     }
 
-    /// Reads one more piece of the tool calls' markup if it is complete; returns
-    /// whether it was.
+    /// Reads the next piece of the tool calls' markup if all of it has come; returns
+    /// whether it has.
     fn step(&mut self, out: &mut Delta) -> bool {
         match &mut self.place {
             Place::Outside => self.begin(out),
@@ -90,8 +91,8 @@ impl CallReader {
         }
     }
 
-    /// Looks for the beginning of a tool call in the unread text; returns whether it is
-    /// there as a whole.
+    /// Finds the beginning of a tool call in the unread text and reads it; returns
+    /// whether it has come as a whole.
     fn begin(&mut self, out: &mut Delta) -> bool {
         let Some((name, end)) = opening(&self.held, INVOKE, self.searched) else {
             let from = self.held.get(self.searched..).unwrap_or_default();
@@ -114,8 +115,8 @@ impl CallReader {
         true
     }
 
-    /// Looks for the next parameter of the open tool call, or the end of the call;
-    /// returns whether it is there as a whole.
+    /// Reads the beginning of the next parameter of a tool call, or the end of the
+    /// call; returns whether it has come as a whole.
     fn parameter(&mut self, out: &mut Delta) -> bool {
         let end = self.held.find(INVOKE_END);
         let begin = self.held.find(PARAMETER);
@@ -148,8 +149,9 @@ impl CallReader {
         }
     }
 
-    /// Passes on what has come of a string parameter's value, but for an end that may
-    /// belong to the mark that ends the value. Returns whether the value is complete.
+    /// Passes on what has come of a string parameter's value, and holds back an end
+    /// that may be the beginning of the value's closing mark. Returns whether the value
+    /// is complete.
     fn text(&mut self, out: &mut Delta) -> bool {
         let end = self.held.find(PARAMETER_END);
         let certain = end.unwrap_or_else(|| tail(&self.held, PARAMETER_END));
@@ -188,9 +190,9 @@ impl CallReader {
         }
     }
 
-    /// Passes on a parameter's value that is JSON and ends at byte `end`; with `None`,
-    /// one that is no JSON and ends at its closing mark. Returns whether the mark has
-    /// come.
+    /// Passes on the value of a tool call's parameter: JSON that ends at byte `end`,
+    /// or, with `None`, a value that is no JSON and ends at its closing mark. Returns
+    /// whether the mark has come.
     fn argument(&mut self, end: Option<usize>, out: &mut Delta) -> bool {
         let Some(end) = end.or_else(|| self.held.find(PARAMETER_END)) else {
             return false;
@@ -225,13 +227,14 @@ impl CallReader {
         self.emit(&argument, out);
     }
 
-    /// Drops the first `bytes` bytes of the unread text, which have been read.
+    /// Drops the first `bytes` bytes of the unread text of the tool calls' markup,
+    /// which have been read.
     fn drop(&mut self, bytes: usize) {
         self.held.drain(..bytes);
         self.searched = 0;
     }
 
-    /// Passes on a piece of the arguments of the open tool call.
+    /// Passes on a piece of the arguments of the tool call that is being read.
     fn emit(&self, arguments: &str, out: &mut Delta) {
         out.calls.push(CallDelta {
             index: self.count.saturating_sub(1),
@@ -320,7 +323,8 @@ struct Scan {
     end: Option<usize>,
 }
 
-/// What is known so far of a parameter's value: whether it is JSON, and where it ends.
+/// What a scan has found out so far about the value of a tool call's parameter: whether
+/// it is JSON, and where it ends.
 enum Scanned {
     /// Not enough text has come to say whether the parameter's value is JSON.
     Open,
@@ -332,8 +336,8 @@ enum Scanned {
 }
 
 impl Scan {
-    /// Goes on over the text that was added, and says whether the parameter's value is
-    /// JSON.
+    /// Continues the scan of a parameter's value over the text that was added; returns
+    /// whether the value is JSON.
     fn read(&mut self, held: &str) -> Scanned {
         let bytes = held.as_bytes();
         while self.end.is_none() {
@@ -394,8 +398,8 @@ fn escaped(text: &str) -> String {
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// Returns where, at the end of the text, an incomplete `mark` begins; the text's
-/// length if none does.
+/// Returns the byte at which an incomplete `mark` begins at the end of the text; the
+/// text's length if none does.
 fn tail(text: &str, mark: &str) -> usize {
     let at = text.len().saturating_sub(mark.len() - 1);
     let starts = (at..text.len()).filter(|&at| text.is_char_boundary(at));

@@ -362,9 +362,9 @@ mod tests {
         assert_eq!(calls(&odd), [("f".to_owned(), expected)]);
     }
 
-    /// Checks a value whose JSON never closes, with its closing mark and the beginning
-    /// of the next parameter: as text (found by fuzzing), as JSON, and as JSON in a
-    /// second call.
+    /// Checks what becomes of a tool parameter's value whose JSON never closes, behind
+    /// which the next parameter begins: as text (found by fuzzing), as JSON, and as
+    /// JSON in a second call.
     #[test]
     fn what_stays_open_behind_open_json_is_closed() {
         let head = "<atem:parameter name=\"more\">{\"a\": [1, \"x</atem:parameter>";
