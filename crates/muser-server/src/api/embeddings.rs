@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// The most inputs of a request for embeddings, as many as OpenAI takes.
 const MOST_INPUTS: usize = 2048;
 
-/// A parsed request for embeddings, and the form that they are sent in.
+/// A parsed request for embeddings, and in which form (numbers or base64) and length to
+/// send them.
 pub(crate) struct Parsed {
     request: Request,
     base64: bool,

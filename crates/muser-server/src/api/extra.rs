@@ -125,8 +125,8 @@ pub(super) async fn detokenize(
     .await
 }
 
-/// Reads the array of a request to `/detokenize`, without checking that its items are
-/// token ids.
+/// Reads the array `tokens` of a request to `/detokenize`, without checking that its
+/// items are token ids.
 pub(super) fn to_detokenize(mut f: Fields) -> Result<Vec<Value>, ApiError> {
     let missing = || ApiError::field("tokens", "expected an array, found none");
     let items = f.array("tokens")?.ok_or_else(missing)?;

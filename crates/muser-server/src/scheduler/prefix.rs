@@ -25,7 +25,8 @@ pub(crate) struct PrefixTree<S> {
 
 #[derive(Debug)]
 struct Node<S> {
-    /// The tokens from the parent node to this one; empty at the root.
+    /// The tokens on the prefix tree's edge from the parent node to this one; empty at
+    /// the root.
     edge: Vec<Token>,
     parent: usize,
     children: BTreeMap<Token, usize>,
@@ -42,10 +43,11 @@ struct Snapshot<S> {
 /// What a search of the prefix cache found for a prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found<R> {
-    /// How many tokens the prompt shares with the tree's longest matching path.
+    /// The number of tokens that the prompt shares with the longest matching path of the
+    /// prefix cache's tree.
     pub(crate) common: usize,
-    /// The number of tokens that the best snapshot saves, and what the search's closure
-    /// `take` made of it.
+    /// The number of prompt tokens that the best snapshot saves, and the session (or
+    /// other value) that the search's closure made of it.
     pub(crate) best: Option<(usize, R)>,
 }
 
@@ -55,7 +57,7 @@ const ROOT: usize = 0;
 const TRIES: usize = 4;
 
 impl<S> PrefixTree<S> {
-    /// Creates an empty prefix tree whose snapshots take at most `budget` bytes.
+    /// Creates an empty prefix cache whose snapshots take at most `budget` bytes.
     pub(crate) fn new(budget: u64) -> Self {
         Self {
             nodes: vec![Node {
@@ -71,13 +73,14 @@ impl<S> PrefixTree<S> {
         }
     }
 
-    /// Returns the bytes of all snapshots in the prefix tree, each counted in full.
+    /// Returns the bytes of all snapshots in the prefix cache, each counted in full.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Finds the snapshot that saves most of the prompt's `tokens`. `take` tries a
-    /// snapshot: it returns how many tokens it really saves, and what it made of it.
+    /// Finds the snapshot that saves most of a prompt's `tokens`. The closure `take`
+    /// tries a snapshot: it returns how many tokens this really saves, and a value made
+    /// of it.
     pub(crate) fn find<R>(
         &mut self,
         tokens: &[Token],
@@ -142,8 +145,9 @@ impl<S> PrefixTree<S> {
         found.into_iter().map(|f| f.1).collect()
     }
 
-    /// Adds a snapshot of the state after these tokens to the prefix tree. It replaces an
-    /// older one of the same tokens; others are evicted if the budget is exceeded.
+    /// Adds to the prefix cache a snapshot of the state after these tokens. It replaces
+    /// an older one of the same tokens; the least recently used ones are evicted if the
+    /// budget is exceeded.
     pub(crate) fn insert(&mut self, tokens: &[Token], value: S, bytes: u64) {
         if bytes > self.budget || tokens.is_empty() {
             return;
@@ -221,7 +225,7 @@ impl<S> PrefixTree<S> {
         self.nodes[node].parent = middle;
     }
 
-    /// Drops the least recently used snapshot of the prefix tree; returns whether there
+    /// Drops the least recently used snapshot of the prefix cache; returns whether there
     /// was one.
     fn evict(&mut self) -> bool {
         let used = |n: &Node<S>| n.snapshot.as_ref().map(|s| s.used);
@@ -273,7 +277,7 @@ impl<S> PrefixTree<S> {
         self.free.push(i);
     }
 
-    /// Drops all snapshots and nodes of the prefix tree.
+    /// Empties the prefix cache: drops all its snapshots and nodes.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.budget);
     }
@@ -288,8 +292,8 @@ fn shared(a: &[Token], b: &[Token]) -> usize {
 mod tests {
     use super::*;
 
-    /// Searches the test's prefix tree, in which each snapshot is its own list of tokens
-    /// and saves as many as it shares with the prompt.
+    /// Searches a prefix tree of the tests, whose snapshots are lists of tokens: each
+    /// saves as many tokens as it shares with the prompt.
     fn find(tree: &mut PrefixTree<Vec<Token>>, tokens: &[Token]) -> (usize, Option<usize>) {
         let found = tree.find(tokens, |s| (shared(s, tokens), ()));
         (found.common, found.best.map(|b| b.0))
