@@ -60,7 +60,7 @@ pub(crate) struct App {
     pub(crate) facts: Value,
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
-    /// The version of muser and its arithmetic as one word, for `system_fingerprint` in
+    /// The version of muser and of its arithmetic, shown as `system_fingerprint` in
     /// answers.
     pub(crate) fingerprint: String,
     pub(crate) unknown_fields: UnknownFields,

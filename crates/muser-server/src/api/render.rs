@@ -115,8 +115,8 @@ impl Render {
     }
 
     /// Renders log-probabilities in the form of text completions: those of the prompt's
-    /// tokens, if asked for, and those of the answer's. `offsets` has the characters of
-    /// the answer's text so far.
+    /// tokens, if asked for, and those of the answer's. `offsets` counts the characters
+    /// of the text so far.
     pub(super) fn text_logprobs(
         &self,
         prompt: Option<&Scored>,

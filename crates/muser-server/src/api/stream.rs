@@ -60,8 +60,8 @@ pub(super) fn response(render: Render, events: Events, usage: Usage) -> Response
 struct Stream {
     render: Render,
     events: Events,
-    /// One value for each of the request's completions (choices): how many characters of
-    /// its text were sent; `None` if it has not begun.
+    /// One value for each of the request's completions (choices): the offset, in
+    /// characters, that its text has reached; `None` if it has not begun.
     opened: Vec<Option<Offsets>>,
     open: usize,
     /// One value for each of the request's completions (choices): its token counts so

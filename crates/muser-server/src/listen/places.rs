@@ -245,7 +245,8 @@ mod tests {
         for seat in [&other, &new, &many[1]] {
             seat.does(Doing::Answer);
         }
-        // All requests are being answered: what is left is for operators.
+        // All connections are answering requests, so only a place reserved for `/health`
+        // and `/metrics` is left.
         let last = places.take(ip(3));
         assert!(!last.is_ordinary() && !is_evicted(&many[1]));
         drop(other);

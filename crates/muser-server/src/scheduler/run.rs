@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 const PASS: Duration = Duration::from_millis(400);
 /// The fewest prompt tokens for which a forward pass has room.
 const LEAST: usize = 16;
-/// How long the scheduler sleeps, when every channel of events is full, before it checks
-/// again whether clients have read.
+/// How long the scheduler waits, when no request can make progress, before it tries
+/// again; until then clients may read, or a late token mask may be ready.
 const NAP: Duration = Duration::from_millis(5);
 /// The longest time for which a grammar's late token mask may delay other answers.
 const MASK: Duration = Duration::from_millis(1);
@@ -91,7 +91,8 @@ impl<B: Backend> Scheduler<B> {
             let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
             match turn {
                 Ok(true) => {}
-                // All channels are full: wait for readers, or for a command.
+                // No request made progress, since all channels of events are full: wait
+                // until clients read, or for a command.
                 Ok(false) => match self.inbox.recv_timeout(NAP) {
                     Ok(command) => self.take(command),
                     Err(RecvTimeoutError::Timeout) => {}
@@ -165,8 +166,8 @@ impl<B: Backend> Scheduler<B> {
         rows > 0 || !ready.is_empty() || admitted
     }
 
-    /// Ends the answers whose client is gone or does not read, or whose deadline has
-    /// passed, and frees their slots.
+    /// Ends the waiting and running answers whose client is gone or does not read, or
+    /// whose deadline has passed; frees their slots.
     fn reap(&mut self) {
         let now = Instant::now();
         if self.close_at.is_some_and(|at| now >= at) {
@@ -266,8 +267,8 @@ impl<B: Backend> Scheduler<B> {
     fn begin(&mut self, unit: &Unit<B>, tokens: &[Token]) -> Result<(Session<B>, usize), ApiError> {
         let metrics = &self.shared.metrics;
         let mut common = 0;
-        // Prompts that are scored take nothing from the tree: the logits of each token
-        // are needed.
+        // Prompts whose tokens get log-probabilities take nothing from the prefix cache:
+        // the logits after each token are needed.
         let whole = unit.job.request.scores().is_some();
         if unit.job.request.cache && !whole && !self.model.transformer().lane().width_matters() {
             let found = self.tree.find(tokens, |snapshot| {
@@ -371,8 +372,8 @@ impl<B: Backend> Scheduler<B> {
                 (None, true) => Want::State,
                 (Some(_), true) => Want::Last,
             };
-            // A prompt's logits stay with its session, for the tree and for
-            // further choices; those after a token of the answer are read by
+            // A prompt's logits stay with its session, for the prefix cache and for the
+            // request's other answers; those after a token of an answer are read by
             // nobody else.
             let draw = match (&mut slot.answer, &slot.next) {
                 (Some(answer), Some(_)) if last => answer.draw(vocab, codec),
@@ -652,7 +653,7 @@ impl<B: Backend> Scheduler<B> {
         if slot.unit.job.request.cache && slot.answer.is_some() {
             slot.session.forget_logits();
             let (bytes, tokens) = (slot.session.bytes(), slot.session.tokens().to_vec());
-            // The tree has the whole prompt already, with its logits.
+            // The prefix cache has the whole prompt already, with its logits.
             if tokens.len() > slot.unit.tokens().len() || slot.missing() > 0 {
                 self.tree.insert(&tokens, slot.session, bytes);
             }
@@ -702,7 +703,7 @@ fn ends<B: Backend>(unit: &Unit<B>, unread: bool, now: Instant, metrics: &Metric
         unit.fail(ApiError::unread());
     }
     let ends = unit.is_dead();
-    // A request of several choices is counted once.
+    // A request with several answers (choices) is counted once.
     if ends && !told {
         reason.inc();
     }

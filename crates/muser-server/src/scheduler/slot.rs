@@ -246,8 +246,8 @@ impl<B: Backend> Slot<B> {
     }
 }
 
-/// The state with which an answer enters a slot (the place of one running answer):
-/// session, text and tokens.
+/// The state with which an answer enters a slot (the place of one running answer): its
+/// session, its tokens and what it generated.
 pub(super) struct Ready<B: Backend> {
     pub(super) session: Session<B>,
     pub(super) answer: Option<Answer>,

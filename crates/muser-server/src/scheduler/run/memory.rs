@@ -15,10 +15,10 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Frees memory after a forward pass that found too little of it for K and V. Answers
-    /// whose sessions the pass has changed already fail; `before` has each slot with its
-    /// session's length before the pass. Then the prefix cache is emptied. If it was
-    /// empty, the answer that got its slot last fails.
+    /// Frees memory after a forward pass that found too little of it for K and V. First,
+    /// answers whose sessions the pass has changed are failed; `before` has each slot
+    /// with its session's length before the pass. Then the prefix cache is emptied. If it
+    /// was empty, the answer that got its slot last fails.
     pub(super) fn free_memory(&mut self, before: &[(usize, usize)], error: &ApiError) {
         for &(i, len) in before {
             let changed = |slot: &Slot<B>| slot.session.tokens().len() != len;
