@@ -13,7 +13,7 @@ const MOST_PARAM: usize = 200;
 const MOST_SHOWN: usize = 64;
 
 /// Makes a word from a request fit for an error's message: cuts it, and escapes
-/// characters that a terminal would obey.
+/// characters that would control a terminal.
 pub(crate) fn shown(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(MOST_SHOWN) {

@@ -266,8 +266,8 @@ fn whole(value: &Value) -> Option<i64> {
     value.as_i64().or_else(float)
 }
 
-/// Makes the error for a field's number that is out of its range. It shows the number,
-/// which tells nothing of the request's content.
+/// Makes the error for a field's number that is out of its range. The message shows the
+/// number, which tells nothing of the request's content.
 fn out_of_range(name: &str, expected: &str, found: &Value) -> ApiError {
     let found = shown(&found.to_string());
     ApiError::field(name, format!("expected {expected}, found {found}"))

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// The limits of the server: on answers computed at once, requests, memory and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The number of slots, that is of answers that are computed at once; at least one.
+    /// The number of slots (places of running answers): how many answers are computed at
+    /// once, at least one.
     pub slots: usize,
     /// The context of each answer: the most tokens of its prompt and itself together.
     pub context: usize,

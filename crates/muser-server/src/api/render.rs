@@ -307,8 +307,8 @@ impl Render {
         Ok(json_text(StatusCode::OK, text))
     }
 
-    /// Renders one complete completion of a request (a choice) as JSON, without its
-    /// log-probabilities.
+    /// Renders one of a request's completions (a choice), now complete, as JSON, without
+    /// its log-probabilities.
     pub(super) fn choice(&self, index: usize, part: &Whole) -> Value {
         let finish = part.finish.map(|finish| self.finish(finish));
         let all = &part.all;
@@ -346,7 +346,7 @@ impl Render {
     }
 }
 
-/// One of a request's completions (a choice), complete, put together from the parts that
+/// A complete answer (one of a request's completions), put together from the parts that
 /// the scheduler sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {

@@ -1,4 +1,5 @@
-//! Places for connections, and which connection is closed when all are taken.
+//! Manages the limited places for open connections, and chooses which connection is
+//! closed when all are taken.
 //!
 //! A connection whose request is complete keeps its place until its answer is sent: how
 //! many such there are is the queue's to bound. Any other (idle, sending a head, sending

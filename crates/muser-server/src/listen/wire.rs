@@ -233,7 +233,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.body != BodyKind::Sized(0)
     }
 
-    /// Records that something was written: a client that reads its answer is not idle.
+    /// Records that the client reads its answer (something was written), so that its
+    /// connection does not count as idle.
     fn wrote(&mut self) {
         if self.waiting == Some(Waiting::Idle) {
             self.waiting = None;

@@ -53,9 +53,9 @@ use tokio::sync::{mpsc as events, watch};
 /// How many events a request's channel holds in addition to two for each of its answers
 /// (choices).
 const EVENTS: usize = 32;
-/// The most choices (answers) that one request may ask for, over all its prompts.
+/// The most answers (choices) that one request may ask for, over all its prompts.
 pub(crate) const MOST_UNITS: usize = 4096;
-/// How many clients at least can have a full queue of requests at the same time.
+/// The least number of clients that can have a full queue of requests at the same time.
 const FULL_CLIENTS: usize = 4;
 
 /// A command that an HTTP handler or the server's shutdown sends to the scheduler's
@@ -77,7 +77,7 @@ pub(crate) struct Job {
     pub(crate) work: Arc<Work>,
     pub(crate) request: Request,
     /// The number of slots (places of running answers) that the scheduler had given out
-    /// when this request last got one.
+    /// when this request last got one, or when it came.
     pub(crate) served: AtomicU64,
     pub(crate) events: events::Sender<Event>,
     /// Why the request failed as a whole. Its handler reads it when the channel of events
@@ -87,7 +87,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Whether the request's channel has room for the events of one forward pass.
+    /// Whether the request's channel has room for the events that one forward pass can
+    /// bring.
     fn has_room(&self) -> bool {
         self.events.capacity() >= 2 * self.request.units()
     }
@@ -213,8 +214,8 @@ pub(crate) struct Handle {
     shared: Arc<Shared>,
 }
 
-/// The part of the scheduler's state that other threads may read: metrics, state of the
-/// slots, mean time of an answer.
+/// The part of the scheduler's state that other threads may read: metrics, the answers in
+/// its slots, and the mean time that an answer takes.
 pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     slots: Mutex<Vec<SlotStatus>>,

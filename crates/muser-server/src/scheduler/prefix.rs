@@ -25,8 +25,8 @@ pub(crate) struct PrefixTree<S> {
 
 #[derive(Debug)]
 struct Node<S> {
-    /// The tokens on the prefix tree's edge from the parent node to this one; empty at
-    /// the root.
+    /// The tokens on the edge of the prefix cache's tree from the parent node to this
+    /// one; empty at the root.
     edge: Vec<Token>,
     parent: usize,
     children: BTreeMap<Token, usize>,
@@ -52,8 +52,8 @@ pub(crate) struct Found<R> {
 }
 
 const ROOT: usize = 0;
-/// The number of snapshots that a search tries below the point where a prompt leaves the
-/// prefix tree.
+/// The number of snapshots that a search of the prefix cache tries below the point where
+/// a prompt leaves the tree.
 const TRIES: usize = 4;
 
 impl<S> PrefixTree<S> {
@@ -130,7 +130,7 @@ impl<S> PrefixTree<S> {
     }
 
     /// Returns the nodes with the most recently used snapshots, at and below a node of
-    /// the prefix tree.
+    /// the prefix cache's tree.
     fn newest_below(&self, node: usize) -> Vec<usize> {
         let mut found = Vec::new();
         let mut open = vec![node];
@@ -166,7 +166,8 @@ impl<S> PrefixTree<S> {
         while self.bytes > self.budget && self.evict() {}
     }
 
-    /// Returns the prefix tree's node for these tokens, and creates it if there is none.
+    /// Returns the node for these tokens in the prefix cache's tree, and creates it if
+    /// there is none.
     fn node_of(&mut self, tokens: &[Token]) -> usize {
         let (mut node, mut at) = (ROOT, 0);
         while let Some(first) = tokens.get(at) {
@@ -211,8 +212,8 @@ impl<S> PrefixTree<S> {
         i
     }
 
-    /// Splits the edge that leads to `node` by a new node in between, after the edge's
-    /// first `at` tokens.
+    /// Splits the edge that leads to `node` of the prefix cache's tree by a new node in
+    /// between, after the edge's first `at` tokens.
     fn split(&mut self, node: usize, at: usize) {
         let parent = self.nodes[node].parent;
         let rest = self.nodes[node].edge.split_off(at);
@@ -241,8 +242,8 @@ impl<S> PrefixTree<S> {
         true
     }
 
-    /// Removes prefix-tree nodes that hold no snapshot, from node `i` upwards: leaves,
-    /// and nodes with one child, whose two edges are joined.
+    /// Removes nodes of the prefix cache's tree that hold no snapshot, from node `i`
+    /// upwards: leaves, and nodes with one child, whose two edges are joined.
     fn prune(&mut self, mut i: usize) {
         while i != ROOT && self.nodes[i].snapshot.is_none() {
             let parent = self.nodes[i].parent;
@@ -339,8 +340,8 @@ mod tests {
         assert_eq!((tree.bytes(), find(&mut tree, &[6])), (0, (0, None)));
     }
 
-    /// Compares the prefix tree with a plain list of the same sequences, with evictions
-    /// in between.
+    /// Compares the prefix cache's tree with a plain list of the same sequences, with
+    /// evictions in between.
     #[test]
     fn a_tree_finds_what_a_list_finds() {
         let mut tree: PrefixTree<Vec<Token>> = PrefixTree::new(200);

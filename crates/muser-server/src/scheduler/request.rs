@@ -80,8 +80,8 @@ impl Request {
     }
 
     /// Estimates the bytes that a request's prompts and answers take at most. An answer
-    /// that is sent `whole` counts in full; one that is streamed counts as the events
-    /// that its channel holds (`events`, and two for each choice).
+    /// that is sent `whole` counts in full; a streamed one counts as the events that its
+    /// channel holds (`events`, and two for each answer of the request).
     pub(crate) fn memory(&self, whole: bool, events: usize, context: usize) -> u64 {
         let tokens: usize = self.prompts.iter().map(Vec::len).sum();
         let prompts = size_of::<Token>() * tokens;

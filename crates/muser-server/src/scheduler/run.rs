@@ -35,8 +35,8 @@ const LARGE_VOCAB: usize = 32_768;
 /// worth a snapshot.
 const BRANCH: usize = 32;
 
-/// The state of the scheduler's thread: the model, its slots, the queue of requests and
-/// the prefix cache.
+/// The state of the scheduler's thread: the model, the running answers in their slots,
+/// the queue of requests and the prefix cache.
 pub(super) struct Scheduler<B: Backend> {
     model: Arc<Model<B>>,
     batch: Batch<B>,
@@ -107,8 +107,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Handles the commands in the scheduler's inbox, and waits for one if there is
-    /// nothing else to do. Returns whether the loop goes on.
+    /// Handles the commands in the scheduler's inbox, and waits for one if there is no
+    /// request to work on. Returns whether the loop goes on.
     fn listen(&mut self) -> bool {
         loop {
             let idle = self.queue.is_empty() && self.slots.iter().all(Option::is_none);
@@ -134,7 +134,8 @@ impl<B: Backend> Scheduler<B> {
         match command {
             Command::Close(at) => self.close_at = Some(at),
             Command::Submit(job) => {
-                // Goes behind the requests that have had a slot.
+                // Ranks the new request behind those of its client that got a slot before
+                // it came.
                 job.served.store(self.given, Ordering::Relaxed);
                 for prompt in 0..job.request.prompts.len() {
                     let unit = Unit::new(job.clone(), prompt, 0);
@@ -144,8 +145,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Takes one turn of the scheduler's loop: gives out slots, runs a forward pass and
-    /// sends its tokens; returns whether any request made progress.
+    /// Makes one turn of the scheduler's loop: starts waiting answers, runs a forward
+    /// pass and sends its tokens; returns whether any request made progress.
     fn turn(&mut self) -> bool {
         self.reap();
         self.make_room();
@@ -341,8 +342,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Runs one forward pass over the planned tokens of all slots; returns `false` if it
-    /// failed and has to be planned anew.
+    /// Runs one forward pass over the planned tokens of all running answers; returns
+    /// `false` if it failed and has to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
         self.score();
         let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
@@ -551,8 +552,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Sends to the request's handler what the answer in slot `i` has new: more text, its
-    /// end, or an embedding.
+    /// Sends to the request's handler what the running answer in slot `i` has new: more
+    /// text, its end, or an embedding.
     fn tell(&mut self, i: usize) {
         let metrics = &self.shared.metrics;
         let Some(slot) = &mut self.slots[i] else {

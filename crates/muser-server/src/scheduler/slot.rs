@@ -28,8 +28,8 @@ pub(super) struct Unit<B: Backend> {
     /// The log-probabilities of the prompt's tokens, which the first answer to the prompt
     /// computed for all others.
     pub(super) scored: Option<Arc<Scored>>,
-    /// The state of an answer that had a slot and gave it away; `None` if the answer has
-    /// not begun.
+    /// The state of an answer that had a slot (a place among the running answers) and
+    /// gave it away; `None` if it has not begun.
     pub(super) parked: Option<Box<Parked<B>>>,
 }
 
@@ -96,28 +96,26 @@ impl<B: Backend> Unit<B> {
     }
 
     /// Returns the rank of a waiting answer among those of its client: the least for the
-    /// request that has waited longest for a slot. `None` while the client does not read.
+    /// request that has waited longest. `None` while the client does not read.
     pub(super) fn rank(&self) -> Option<u64> {
         let served = self.job.served.load(Ordering::Relaxed);
         self.job.has_room().then_some(served)
     }
 
-    /// Whether an answer that waits for a slot keeps its session, and with it the KV
-    /// cache.
+    /// Whether a waiting answer keeps its session, and with it the KV cache.
     pub(super) fn keeps_session(&self) -> bool {
         self.parked.as_ref().is_some_and(|p| p.session.is_some())
     }
 
-    /// Whether the client of an answer that waits for a slot has not read for at least
-    /// `time`.
+    /// Whether the client of a waiting answer has not read for at least `time`.
     pub(super) fn stalled_for(&self, time: Duration, now: Instant) -> bool {
         let since = self.parked.as_ref().and_then(|p| p.stalled);
         since.is_some_and(|since| now.saturating_duration_since(since) >= time)
     }
 }
 
-/// A slot with the answer that runs in it: its session, and its share of the current
-/// forward pass.
+/// A slot (the place of one running answer) in use: the answer, its session, and its
+/// share of the current forward pass.
 pub(super) struct Slot<B: Backend> {
     pub(super) id: usize,
     pub(super) unit: Unit<B>,
@@ -130,8 +128,8 @@ pub(super) struct Slot<B: Backend> {
     /// The tokens to evaluate instead of the prompt (prompt and answer so far), for an
     /// answer that was parked without its session; empty otherwise.
     pub(super) past: Vec<Token>,
-    /// The number of tokens after which other prompts are likely to differ from this one,
-    /// so that a snapshot of the session is worth its memory there.
+    /// The number of tokens after which other prompts are likely to differ from this one:
+    /// there, a snapshot of the session is worth its memory.
     pub(super) branch: Option<usize>,
     pub(super) cached: usize,
     /// The log-probabilities of the prompt's tokens evaluated so far, if they are asked
@@ -144,8 +142,8 @@ pub(super) struct Slot<B: Backend> {
     /// The number of this answer's (or its prompt's) tokens that the current forward pass
     /// evaluates.
     pub(super) rows: usize,
-    /// Whether all known tokens are evaluated, so that the answer's next token can be
-    /// chosen.
+    /// Whether all tokens of the prompt and of the answer so far are evaluated, so that
+    /// the answer's next token can be chosen.
     pub(super) ready: bool,
     /// The answer's next token, if the forward pass itself chose it.
     pub(super) drawn: Drawn,
@@ -228,8 +226,8 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// Takes a running answer out of its slot and keeps its state, so that it can go on
-    /// later.
+    /// Takes a running answer out of its slot (its place in the forward passes) and keeps
+    /// its state, so that it can go on later.
     pub(super) fn park(self) -> Unit<B> {
         let mut unit = self.unit;
         unit.parked = Some(Box::new(Parked {

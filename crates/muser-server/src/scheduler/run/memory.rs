@@ -6,8 +6,8 @@ use crate::scheduler::slot::Slot;
 use muser_engine::Backend;
 
 impl<B: Backend> Scheduler<B> {
-    /// Empties slot `i` and fails the request of the answer that ran in it, with this
-    /// error.
+    /// Empties slot `i` (the place of one running answer) and fails the request of its
+    /// answer with this error.
     pub(super) fn fail(&mut self, i: usize, error: &ApiError) {
         if let Some(slot) = self.slots[i].take() {
             self.shared.metrics.failed.inc();

@@ -8,11 +8,11 @@ use crate::scheduler::slot::Slot;
 use muser_engine::Backend;
 use std::time::{Duration, Instant};
 
-/// How long a client may leave its channel of events full before its slot goes to a
-/// request that waits.
+/// How long a client may leave its channel of events full before its slot (place of a
+/// running answer) goes to a waiting request.
 const PARK: Duration = Duration::from_millis(250);
-/// How long an answer keeps its slot before fairness may take it: from a client with at
-/// least two slots more than one that waits.
+/// The least time that an answer keeps its slot (place of a running answer) before a
+/// waiting client that has at least two slots fewer may get it.
 const QUANTUM: Duration = Duration::from_secs(1);
 impl<B: Backend> Scheduler<B> {
     /// If all slots (places of running answers) are taken and a request waits, parks one
