@@ -118,7 +118,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Scales an embedding to length one, in place. The squares are summed in f64, from the
+/// Returns an embedding scaled to length one. The squares are summed in f64, from the
 /// first value to the last.
 fn normalized(state: &[f32]) -> Vec<f32> {
     let squares = state.iter().map(|&v| f64::from(v) * f64::from(v));

@@ -142,8 +142,8 @@ impl Render {
         lists.json()
     }
 
-    /// Returns a token's text and its offset in the shown text (in characters), and
-    /// counts its characters as shown.
+    /// Returns a token's text and the character of the shown text at which it begins;
+    /// `offsets` moves past the token if it is shown.
     fn place(&self, token: Token, offsets: &mut Offsets) -> (String, usize) {
         let (text, bytes) = self.token(token);
         let tokenizer = self.app.codec.tokenizer();

@@ -293,7 +293,7 @@ fn shared(a: &[Token], b: &[Token]) -> usize {
 mod tests {
     use super::*;
 
-    /// Searches a prefix tree of the tests, whose snapshots are lists of tokens: each
+    /// Searches a prefix tree of the tests, whose snapshots are lists of tokens; each
     /// saves as many tokens as it shares with the prompt.
     fn find(tree: &mut PrefixTree<Vec<Token>>, tokens: &[Token]) -> (usize, Option<usize>) {
         let found = tree.find(tokens, |s| (shared(s, tokens), ()));
