@@ -4,7 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// The most bytes of an error's message, and so of what it quotes from a request.
+/// The most bytes of the message of an API error, and so of what it quotes from a
+/// request.
 const MOST_MESSAGE: usize = 1000;
 /// The most bytes of a field's full name in an error.
 const MOST_PARAM: usize = 200;
@@ -12,7 +13,7 @@ const MOST_PARAM: usize = 200;
 const MOST_SHOWN: usize = 64;
 
 /// Makes a word from a request fit for an error's message: cuts it, and escapes
-/// characters that a terminal would obey.
+/// characters that would control a terminal.
 pub(crate) fn shown(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(MOST_SHOWN) {
@@ -84,7 +85,8 @@ impl ApiError {
         error
     }
 
-    /// Makes an error of class `invalid_request_error` with another status than 400.
+    /// Makes an API error of class `invalid_request_error` with this HTTP status, where
+    /// 400 does not fit.
     pub(crate) fn status(status: StatusCode, message: impl Into<String>) -> Self {
         Self::new(status, "invalid_request_error", message)
     }
@@ -160,8 +162,8 @@ impl ApiError {
         Self::field(param, reason).code("context_length_exceeded")
     }
 
-    /// If the error is about the request's field `from`, names it `to` instead, in the
-    /// message too.
+    /// If the error is about the request's field `from`, makes it one about the field
+    /// `to` instead, in its message too.
     pub(crate) fn renamed(mut self, from: &str, to: &str) -> Self {
         if from != to && self.param.as_deref() == Some(from) {
             if let Some(rest) = self.message.strip_prefix(from) {

@@ -15,12 +15,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What type a parser asked a request's field to have, recorded for the test that
+/// The type that a parser asked a request's field to have, recorded for the test that
 /// compares `openapi.json` with the parsers.
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Asked {
-    /// The parser took the field with a value of any type, or of one of several types.
+    /// The parser asked for a request's field with a value of any type, or of one of
+    /// several types.
     Any,
     Text,
     Flag,
@@ -33,12 +34,12 @@ pub(crate) enum Asked {
     Object,
 }
 
-/// The types that parsers asked for in a request: by the field's path, with `[]` for a
-/// place in an array.
+/// The types that parsers asked a request's fields to have, by the field's path; `[]` in
+/// a path stands for every place in an array.
 #[cfg(test)]
 pub(crate) type Questions = Arc<Mutex<BTreeMap<String, BTreeSet<Asked>>>>;
 
-/// Those fields of a request's JSON object that the parser has not taken yet.
+/// The fields of a JSON object in a request that the parser has not taken out yet.
 pub(crate) struct Fields {
     /// The path of the JSON object in the request, such as `messages[0]`; empty for the
     /// request itself.
@@ -67,8 +68,8 @@ impl Fields {
         }
     }
 
-    /// Makes the fields of a JSON object that is nested in this one, at `path`; unknown
-    /// fields are treated as in this one.
+    /// Returns the fields of a JSON object that is nested in this one, at `path`; unknown
+    /// fields are treated as in the outer object.
     pub(crate) fn inner(&self, path: String, value: Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(map) => Ok(Self {
@@ -82,8 +83,8 @@ impl Fields {
         }
     }
 
-    /// Returns the record of what types parsers ask the request's fields to have; they go
-    /// on to fill it.
+    /// Returns the shared record of the types that parsers ask the request's fields to
+    /// have; further parsing adds to it.
     #[cfg(test)]
     pub(crate) fn questions(&self) -> Questions {
         self.questions.clone()
@@ -180,8 +181,8 @@ impl Fields {
         found.map(Some).ok_or_else(error)
     }
 
-    /// Takes a request's field that counts things: as [`Fields::integer`], but never
-    /// negative.
+    /// Takes a request's field that has to be a whole number from `low` to `high`, never
+    /// negative; `None` if it is missing.
     pub(crate) fn count(
         &mut self,
         key: &str,
@@ -214,8 +215,8 @@ impl Fields {
         value.map(|v| self.inner(name, v)).transpose()
     }
 
-    /// Drops those fields of a request's JSON object that are accepted with any value and
-    /// ignored.
+    /// Drops from a request's JSON object these fields, which are accepted with any value
+    /// and ignored.
     pub(crate) fn drop_all(&mut self, keys: &[&str]) {
         for key in keys {
             #[cfg(test)]
@@ -265,8 +266,8 @@ fn whole(value: &Value) -> Option<i64> {
     value.as_i64().or_else(float)
 }
 
-/// Makes the error for a field's number that is out of its range. It shows the number,
-/// which tells nothing of the request's content.
+/// Makes the error for a field's number that is out of its range. The message shows the
+/// number, which tells nothing of the request's content.
 fn out_of_range(name: &str, expected: &str, found: &Value) -> ApiError {
     let found = shown(&found.to_string());
     ApiError::field(name, format!("expected {expected}, found {found}"))

@@ -24,8 +24,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
     Ok(value)
 }
 
-/// Reads a JSON value, checks that no object in it has a key twice, and keeps nothing of
-/// it.
+/// Checks, while a JSON value is read, that no object in it has a key twice; keeps
+/// nothing of the value.
 struct Unique;
 
 impl<'de> Deserialize<'de> for Unique {

@@ -9,7 +9,7 @@ use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 #[derive(Clone, Debug)]
 pub(crate) struct Keys(Vec<[u8; 32]>);
 
-/// Whether a request may come in, given the API key that it has or lacks.
+/// Whether an HTTP request may pass, judged by the API key that it has or lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The server requires no API key.

@@ -54,8 +54,8 @@ use std::time::{Duration, Instant};
 use tls::Acceptor;
 use tokio::sync::watch;
 
-/// The most time that is kept, at the end of the grace period of a shutdown, for telling
-/// clients that their answers are cut off.
+/// The most time kept, at the end of a shutdown's grace period, for telling clients that
+/// their answers are cut off.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A running HTTP server: its listener, its scheduler and the state they share.
@@ -69,12 +69,13 @@ pub struct Server {
     listener: Ending,
 }
 
-/// The end of one of the server's threads, which can be waited for with a timeout: the
-/// thread drops the sender when it ends.
+/// Lets others wait, with a timeout, until one of the server's threads ends: the thread
+/// drops the channel's sender when it ends.
 struct Ending(Mutex<Receiver<()>>);
 
 impl Ending {
-    /// Starts a thread with this name that calls `work`; its end can be waited for.
+    /// Starts a thread with this name that calls `work`, and returns what can wait for
+    /// its end.
     fn start(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
         let (sender, end) = channel::<()>();
         let thread = std::thread::Builder::new().name(name.into());
@@ -85,7 +86,8 @@ impl Ending {
         Ok(Self(Mutex::new(end)))
     }
 
-    /// Waits for the thread's end, until this time at most; returns whether it has ended.
+    /// Waits until the thread ends, but no longer than to the time `until`; returns
+    /// whether it has ended.
     fn by(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let end = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,9 +223,9 @@ impl Server {
         Ok(())
     }
 
-    /// Shuts the server down: refuses further requests, and waits until running answers
-    /// end, for the grace period at most. Just before its end, clients of answers that
-    /// still run are told.
+    /// Shuts the server down: refuses further requests, and waits for running answers,
+    /// for the grace period at most. Just before the period ends, clients of answers that
+    /// still run are told that these are cut off.
     pub fn shutdown(self) {
         let grace = self.app.limits.grace;
         let end = Instant::now() + grace;

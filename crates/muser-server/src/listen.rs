@@ -1,5 +1,5 @@
-//! Accepts TCP connections, up to a number, and serves HTTP on each, with limits and an
-//! end.
+//! Accepts TCP connections, up to a number, and serves HTTP on each within time limits
+//! until the server is shut down.
 
 pub(crate) mod head;
 pub(crate) mod places;
@@ -29,7 +29,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use wire::{Answering, Line, Times, Wire};
 
-/// The pause after an accept that failed, for want of file descriptors say.
+/// The pause after a failure to accept a TCP connection (for want of file descriptors,
+/// say), before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How many bytes of an answer the system buffers for a client that does not read.
@@ -54,16 +55,16 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// What the server needs to serve connections: routes, TLS, limits and the signal to end.
 pub(crate) struct Listening {
     pub(crate) router: Router,
-    /// What accepts TLS connections, with the certificate in use; replaced when its files
-    /// are read anew.
+    /// The acceptor of TLS connections, with the certificate in use; replaced when the
+    /// certificate's files are read anew.
     pub(crate) acceptor: Option<watch::Receiver<Acceptor>>,
     pub(crate) limits: Limits,
     /// The time at which the server ends at the latest; `None` until it is told to end.
     pub(crate) stop: watch::Receiver<Option<Instant>>,
 }
 
-/// Serves HTTP connections until told to stop, then until the last answer is sent or the
-/// grace period is over.
+/// Accepts and serves HTTP connections until told to stop; then goes on until the last
+/// answer is sent or the grace period is over.
 pub(crate) async fn serve(listener: TcpListener, with: Listening) {
     let Listening {
         router,
@@ -226,8 +227,8 @@ fn with_extension(arrived: wire::Arrived) -> axum::http::Extensions {
     extensions
 }
 
-/// An answer's body that frees its connection for the next request when it is sent or
-/// dropped.
+/// The body of an HTTP answer; when it is sent or dropped, its connection may read the
+/// next request.
 struct Held {
     body: Body,
     _answering: Answering,

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The labels under which a finished request is counted: its route and its HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Route {
-    /// The route's pattern, never text that a client wrote.
+    /// The pattern of the request's route, never text that a client wrote.
     pub(crate) route: &'static str,
     pub(crate) status: u16,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Metrics {
     log_dropped: Option<Arc<AtomicU64>>,
 }
 
-/// Makes a histogram of times whose bounds double, from 0.1 ms to almost a minute.
+/// Makes a histogram of times whose bucket bounds double, from 0.1 ms to almost a minute.
 fn seconds() -> Histogram {
     Histogram::new((0..20).map(|i| 1e-4 * f64::from(1u32 << i)))
 }

@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// The limits of the server: on slots, requests, memory and times.
+/// The limits of the server: on answers computed at once, requests, memory and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many answers are computed at once; at least one.
+    /// The number of slots (places of running answers): how many answers are computed at
+    /// once, at least one.
     pub slots: usize,
     /// The context of each answer: the most tokens of its prompt and itself together.
     pub context: usize,
-    /// How many requests of one client may wait for a slot, in addition to one for each
-    /// slot.
+    /// How many requests of one client may wait for a slot (the place of one running
+    /// answer), in addition to one for each slot.
     pub queue: usize,
     /// The most bytes of the prefix cache (states of earlier prompts); 0 keeps none.
     pub cache_bytes: u64,
@@ -98,17 +99,17 @@ pub struct TlsFiles {
 pub struct Options {
     /// The address to listen at; port 0 takes a free port.
     pub address: SocketAddr,
-    /// The server's limits on slots, sizes, memory and times.
+    /// The server's limits on answers computed at once, sizes, memory and times.
     pub limits: Limits,
     /// The accepted API keys; if empty, no key is required.
     pub api_keys: Vec<String>,
     /// The certificate and key for HTTPS; `None` to serve plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Host names (in the header `Host`) that are answered without API keys, in addition
-    /// to those of this machine.
+    /// The host names (in the header `Host`) that are answered without API keys, in
+    /// addition to those of this machine.
     pub allowed_hosts: Vec<String>,
-    /// Web pages of other servers that may send requests from a browser: origins such as
-    /// `https://app.example`, or `*` for all.
+    /// The web pages of other servers that may send requests from a browser: origins such
+    /// as `https://app.example`, or `*` for all.
     pub allowed_origins: Vec<String>,
     /// The counter of lines that the log lost, if the log has one; shown in the metrics.
     pub log_dropped: Option<Arc<AtomicU64>>,

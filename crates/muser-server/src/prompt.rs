@@ -47,8 +47,8 @@ impl Bounds for TextBounds<'_> {
         self.encode(tokenizer, FIELD, text, options)
     }
 
-    /// Turns an error of the chat template or the tokenizer into one of the API. What a
-    /// template refuses is the messages' fault; what breaks it may be too.
+    /// Turns an error of the chat template or the tokenizer into an API error. A template
+    /// that fails counts as the fault of the request's messages.
     fn refuse(&self, error: Error) -> ApiError {
         match error {
             Error::NoSentinel => ApiError::field(FIELD, error),

@@ -14,7 +14,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, head
 /// A server's rules on the host names and the web pages whose requests are answered.
 #[derive(Debug)]
 pub(crate) struct Sites {
-    /// Whether host names and origins are checked, since the server has no API keys.
+    /// Whether host names and origins of web pages are checked: they are if the server
+    /// has no API keys.
     strict: bool,
     hosts: Vec<String>,
     origins: Vec<String>,
@@ -156,7 +157,8 @@ impl Sites {
         Some(response)
     }
 
-    /// Adds the CORS headers to an answer that tell a browser that this page may read it.
+    /// Adds to an answer the CORS headers which tell a browser that the web page that
+    /// asked may read the answer.
     pub(crate) fn share(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         if self.origins.is_empty() {
             return;

@@ -9,7 +9,8 @@ pub(crate) use with::Acceptor;
 #[cfg(not(feature = "tls"))]
 pub(crate) use without::Acceptor;
 
-/// Reads the certificate and its key, and makes what accepts TLS connections with them.
+/// Reads the TLS certificate and its key, and makes the acceptor of TLS connections from
+/// them.
 pub(crate) fn acceptor(files: &TlsFiles) -> Result<Acceptor, StartError> {
     Acceptor::load(files).map_err(|what| StartError::Tls { what })
 }

@@ -26,8 +26,8 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// Parses the body and reads a request from it with `read`: when it is the client's
-    /// turn, and on a blocking thread, not on those that serve connections.
+    /// Parses the request's JSON body and hands its fields to `read`: once it is the
+    /// client's turn, and on a blocking thread, not on those that serve connections.
     pub(super) async fn read<T: Send + 'static>(
         self,
         read: impl FnOnce(&Work, Fields) -> Result<T, ApiError> + Send + 'static,

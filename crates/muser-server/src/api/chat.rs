@@ -97,8 +97,8 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Compiles the grammar of a chat request, as its route does before the request is
-/// queued.
+/// Compiles the grammar of a chat request, as the route `/v1/chat/completions` does
+/// before it queues the request.
 #[cfg(feature = "fuzzing")]
 pub(crate) async fn compiled(app: &App, work: &Work, mut parsed: Parsed) -> Result<(), ApiError> {
     constraint::admit(app, work, parsed.draft.take(), &mut parsed.request).await

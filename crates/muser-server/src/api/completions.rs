@@ -102,7 +102,7 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Returns the prompts that the request gives as texts rather than token ids.
+/// Returns those prompts of a request that it gives as texts rather than token ids.
 fn texts(prompt: &Value) -> Vec<String> {
     match prompt {
         Value::String(text) => vec![text.clone()],

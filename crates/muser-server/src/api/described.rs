@@ -83,8 +83,8 @@ fn list<'d>(schema: &'d Value, path: &str, out: &mut BTreeMap<String, Vec<&'d Va
     }
 }
 
-/// Adds to `out` the types that a JSON schema takes, except null, which every field may
-/// be.
+/// Adds to `out` the JSON types that a JSON schema accepts, except null, which every
+/// field may be.
 fn types<'d>(schema: &'d Value, out: &mut BTreeSet<&'d str>) {
     for word in ["oneOf", "anyOf"] {
         for one in schema[word].as_array().into_iter().flatten() {

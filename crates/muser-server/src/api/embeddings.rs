@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// The most inputs of a request for embeddings, as many as OpenAI takes.
 const MOST_INPUTS: usize = 2048;
 
-/// A parsed request for embeddings, and the form that they are sent in.
+/// A parsed request for embeddings, and in which form (numbers or base64) and length to
+/// send them.
 pub(crate) struct Parsed {
     request: Request,
     base64: bool,
@@ -117,7 +118,8 @@ pub(crate) fn parse(app: &App, work: &Work, mut f: Fields) -> Result<Parsed, Api
     })
 }
 
-/// Scales an embedding to length one. The squares are summed in f64, in order.
+/// Returns an embedding scaled to length one. The squares are summed in f64, from the
+/// first value to the last.
 fn normalized(state: &[f32]) -> Vec<f32> {
     let squares = state.iter().map(|&v| f64::from(v) * f64::from(v));
     let length = squares.fold(0.0, |sum, v| sum + v).sqrt();

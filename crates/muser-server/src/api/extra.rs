@@ -16,8 +16,8 @@ use muser_text::{EncodeOptions, Message, RenderOptions, Special, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Serves the server's web page. It loads nothing else, which its content security policy
-/// also forbids.
+/// Serves the server's web page. The page loads nothing else; its content security policy
+/// forbids that too.
 pub(super) async fn page() -> Response {
     let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                   connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
@@ -125,8 +125,8 @@ pub(super) async fn detokenize(
     .await
 }
 
-/// Reads the array of a request to `/detokenize`, without checking that its items are
-/// token ids.
+/// Reads the array `tokens` of a request to `/detokenize`, without checking that its
+/// items are token ids.
 pub(super) fn to_detokenize(mut f: Fields) -> Result<Vec<Value>, ApiError> {
     let missing = || ApiError::field("tokens", "expected an array, found none");
     let items = f.array("tokens")?.ok_or_else(missing)?;

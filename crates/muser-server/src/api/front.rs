@@ -23,8 +23,8 @@ const OPEN: [&str; 3] = ["/", "/health", "/openapi.json"];
 /// Routes that are answered even when all ordinary connections are in use.
 const OPERATORS: [&str; 2] = ["/health", "/metrics"];
 
-/// When dropped before the answer is made, tells the request's work (its deadline and its
-/// claim on memory) that its client does not wait any more.
+/// A guard of a waiting request: if dropped before the answer is made, it tells the
+/// request's work that the client has left.
 struct Waits(Option<Arc<Work>>);
 
 impl Drop for Waits {

@@ -60,12 +60,13 @@ pub(crate) struct App {
     pub(crate) facts: Value,
     pub(crate) vocab: usize,
     pub(crate) hidden: usize,
-    /// Names the version of muser and its arithmetic, for `system_fingerprint` in answers.
+    /// The version of muser and of its arithmetic, shown as `system_fingerprint` in
+    /// answers.
     pub(crate) fingerprint: String,
     pub(crate) unknown_fields: UnknownFields,
     pub(crate) created: u64,
-    /// What compiles grammars for the model's vocabulary; made when first needed, since
-    /// it takes a walk over the vocabulary.
+    /// The compiler of grammars for the model's vocabulary; made when first needed, since
+    /// that takes a walk over the vocabulary.
     pub(crate) grammars: OnceLock<Result<Arc<Grammars>, ApiError>>,
     /// The command line of the worker process that compiles grammars; `None` to compile
     /// them in the server.
@@ -118,7 +119,7 @@ impl App {
     }
 }
 
-/// Makes the ids of answers, and seeds for requests that have none.
+/// Makes the ids of answers, and the sampler's seeds for requests that have none.
 pub(crate) struct Ids {
     next: AtomicU64,
     salt: RandomState,

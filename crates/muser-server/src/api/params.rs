@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// The largest value of a request's field that counts tokens, such as `max_tokens`.
 const MOST_TOKENS: i64 = u32::MAX as i64;
-/// The most choices (answers) that a request may ask for with one prompt.
+/// The most answers (choices) that a request may ask for with one prompt.
 const MOST_CHOICES: i64 = 128;
 /// The most alternatives that may be listed with each token's log-probability in a chat.
 pub(super) const MOST_TOP: i64 = 20;
@@ -30,8 +30,8 @@ pub(super) struct Common {
     /// How to generate the answers; parameters that only chats or only text completions
     /// have are at their defaults.
     pub(super) generate: Generate,
-    /// Which chunks of the stream report token counts; `None` if the answer is sent in
-    /// one piece.
+    /// Which chunks of the stream report token counts (`usage`); `None` if the answer is
+    /// not streamed.
     pub(super) stream: Option<Usage>,
     pub(super) cache: bool,
     pub(super) deadline: Instant,

@@ -13,7 +13,7 @@ use muser_text::chat::CallDelta;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// The two kinds of completion: of a chat, and of a text.
+/// The two kinds of completion that an answer can be: of a chat, or of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Chat,
@@ -31,16 +31,16 @@ pub(super) struct Shape {
     pub(super) echo: Vec<String>,
     /// Whether the response leaves the model's reasoning out.
     pub(super) hide_reasoning: bool,
-    /// Whether the answer had to call a tool: even one without a complete call has null
-    /// as its content, not an empty text.
+    /// Whether the answer had to call a tool. Then its content is null rather than an
+    /// empty text, even if no call is complete.
     pub(super) must_call: bool,
     /// Whether the response shows only the first tool call, in OpenAI's older field
     /// `function_call`.
     pub(super) old_call: bool,
 }
 
-/// Renders one request's answers as JSON; holds what that needs besides the answers
-/// themselves.
+/// Renders the answers to one request as JSON; holds the ids, names and settings that
+/// this takes.
 pub(super) struct Render {
     pub(super) app: Arc<App>,
     pub(super) kind: Kind,
@@ -66,8 +66,8 @@ impl Render {
         }
     }
 
-    /// Returns the text of the prompt that a choice's answer begins with (`echo`), or an
-    /// empty text.
+    /// Returns the text of the prompt that one of a request's completions (a choice)
+    /// begins with (`echo`), or an empty text.
     pub(super) fn echoed(&self, choice: usize) -> &str {
         let prompts = self.shape.echo.len().max(1);
         let each = (self.choices / prompts).max(1);
@@ -77,8 +77,8 @@ impl Render {
             .map_or("", String::as_str)
     }
 
-    /// Makes the fields that every response, and every chunk of a stream, has around its
-    /// choices: id, kind of object, time, model and fingerprint.
+    /// Returns the JSON object around the completions in every response and stream chunk:
+    /// id, kind of object, time, model, fingerprint and `choices`.
     pub(super) fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("id".into(), self.id.as_str().into());
@@ -115,8 +115,8 @@ impl Render {
     }
 
     /// Renders log-probabilities in the form of text completions: those of the prompt's
-    /// tokens, if they are scored, and those of the answer's. `offsets` counts the
-    /// characters of the text before.
+    /// tokens, if asked for, and those of the answer's. `offsets` counts the characters
+    /// of the text so far.
     pub(super) fn text_logprobs(
         &self,
         prompt: Option<&Scored>,
@@ -142,7 +142,8 @@ impl Render {
         lists.json()
     }
 
-    /// Returns a token's text, and at which character of the shown text it begins.
+    /// Returns a token's text and the character of the shown text at which it begins;
+    /// `offsets` moves past the token if it is shown.
     fn place(&self, token: Token, offsets: &mut Offsets) -> (String, usize) {
         let (text, bytes) = self.token(token);
         let tokenizer = self.app.codec.tokenizer();
@@ -169,8 +170,8 @@ impl Render {
         format!("call_{id}_{choice}_{index}")
     }
 
-    /// Renders the stream's chunk that opens a choice: in a chat the role, in a text
-    /// completion the echoed prompt, if any.
+    /// Renders the stream's chunk that opens one of a request's completions (a choice):
+    /// in a chat the role, in a text completion the echoed prompt, if any.
     pub(super) fn opening(&self, choice: usize) -> Option<Map<String, Value>> {
         match self.kind {
             Kind::Chat => {
@@ -186,7 +187,8 @@ impl Render {
         }
     }
 
-    /// Renders the stream's chunk for a new part of a choice's answer.
+    /// Renders the stream's chunk for new text of one of a request's completions (a
+    /// choice).
     pub(super) fn delta(
         &self,
         choice: usize,
@@ -229,7 +231,8 @@ impl Render {
         self.chunk(choice, content, logprobs, Value::Null)
     }
 
-    /// Renders the stream's chunk that closes a choice and tells why its answer ended.
+    /// Renders the stream's chunk that closes one of a request's completions (a choice)
+    /// and tells why it ended.
     pub(super) fn closing(&self, choice: usize, finish: Finish) -> Map<String, Value> {
         let content = match self.kind {
             Kind::Chat => json!({}),
@@ -304,7 +307,8 @@ impl Render {
         Ok(json_text(StatusCode::OK, text))
     }
 
-    /// Renders one complete choice as JSON, without its log-probabilities.
+    /// Renders one of a request's completions (a choice), now complete, as JSON, without
+    /// its log-probabilities.
     pub(super) fn choice(&self, index: usize, part: &Whole) -> Value {
         let finish = part.finish.map(|finish| self.finish(finish));
         let all = &part.all;
@@ -342,7 +346,8 @@ impl Render {
     }
 }
 
-/// One choice's complete answer, put together from the parts that the scheduler sent.
+/// A complete answer (one of a request's completions), put together from the parts that
+/// the scheduler sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {
     pub(super) all: Delta,
@@ -389,8 +394,8 @@ impl TextLogProbs {
     }
 }
 
-/// Renders the first tool call, from its parts, as OpenAI's older `function_call`; there
-/// can be only one of those.
+/// Renders the parts of an answer's first tool call as OpenAI's older `function_call`,
+/// which can hold one call only.
 fn old_call(calls: &[CallDelta]) -> Option<Value> {
     let mut first = calls.iter().filter(|c| c.index == 0).peekable();
     first.peek()?;

@@ -60,11 +60,12 @@ pub(super) fn response(render: Render, events: Events, usage: Usage) -> Response
 struct Stream {
     render: Render,
     events: Events,
-    /// For each choice of the answer, the character offset that its text has reached;
-    /// `None` if it has not begun.
+    /// One value for each of the request's completions (choices): the offset, in
+    /// characters, that its text has reached; `None` if it has not begun.
     opened: Vec<Option<Offsets>>,
     open: usize,
-    /// The token counts of each choice of the answer so far.
+    /// One value for each of the request's completions (choices): its token counts so
+    /// far.
     counts: Vec<Counts>,
     ready: VecDeque<Bytes>,
     over: bool,

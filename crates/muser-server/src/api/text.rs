@@ -19,7 +19,7 @@ fn escaped(bytes: &[u8]) -> String {
     format!("bytes:{}", each.collect::<String>())
 }
 
-/// Counts at which character of a text each of its tokens begins.
+/// Finds, token by token, at which character of a text each of its tokens begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offsets {
     /// The number of complete characters of the text so far.

@@ -92,8 +92,8 @@ impl Tools {
         }
     }
 
-    /// Returns the choice that requires a call of the tool with this name; if there is
-    /// none, an error about the field `param`.
+    /// Returns the setting of `tool_choice` that requires a call of the tool with this
+    /// name; if no tool has it, an error about the field `param`.
     fn named(&self, param: &str, name: Option<String>) -> Result<Choice, ApiError> {
         let known = name.filter(|n| self.all.iter().any(|t| t.name == *n));
         let reason = "expected the name of one of the tools";
@@ -153,7 +153,7 @@ impl Tools {
         }
     }
 
-    /// Reads a choice among allowed tools, such as
+    /// Reads a `tool_choice` that allows only some of the tools, such as
     ///
     /// `{"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}`
     fn allow(&mut self, mut inner: Fields) -> Result<Choice, ApiError> {

@@ -1,5 +1,5 @@
-//! Writes the JSON of a complete answer (one that is not streamed), choice by choice and
-//! token by token.
+//! Writes the JSON of a complete answer (one that is not streamed), completion by
+//! completion and token by token.
 //!
 //! Built as one JSON value, the log-probabilities would take ten times the memory of
 //! their text.
@@ -11,7 +11,8 @@ use crate::scheduler::{Counts, Scored};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::{Map, Value};
 
-/// Writes the JSON text of a complete answer with these choices.
+/// Writes the JSON text of a complete answer with all completions (choices) of its
+/// request.
 pub(super) fn text(render: &Render, parts: &[Whole], counts: Counts) -> Result<String, ApiError> {
     let object = match render.kind {
         Kind::Chat => "chat.completion",
@@ -31,8 +32,8 @@ pub(super) fn text(render: &Render, parts: &[Whole], counts: Counts) -> Result<S
 /// value than one token's log-probabilities.
 struct Answer<'r> {
     render: &'r Render,
-    /// The answer's fields with their values, except `usage`; `choices` is empty here and
-    /// only marks its place.
+    /// The answer's JSON fields with their values, except `usage`; `choices` is empty
+    /// here and only marks where the completions go.
     head: Map<String, Value>,
     parts: &'r [Whole],
     usage: Value,
@@ -87,7 +88,7 @@ impl Serialize for Choice<'_> {
     }
 }
 
-/// Serialises the log-probabilities of one choice of an answer.
+/// Serialises the log-probabilities of one of a request's completions (a choice).
 struct Probs<'r>(&'r Choice<'r>);
 
 impl Serialize for Probs<'_> {
@@ -112,8 +113,8 @@ impl Serialize for Probs<'_> {
     }
 }
 
-/// Serialises one field of a choice's log-probabilities, such as `text_offset`: a list
-/// with an entry for each token.
+/// Serialises one field of a completion's log-probabilities, such as `text_offset`: a
+/// list with an entry for each token.
 struct Column<'r> {
     of: &'r Choice<'r>,
     field: &'r str,

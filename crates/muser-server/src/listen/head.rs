@@ -29,7 +29,8 @@ pub(crate) enum BodyKind {
     Chunked,
 }
 
-/// What the first bytes of a request are: a part of a head, a whole head, or no request.
+/// What the bytes received of a request so far are: a part of its head, a whole head, or
+/// no valid request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scan {
     /// The bytes are a part of a request's head.
@@ -48,8 +49,8 @@ fn refused(status: StatusCode, message: String) -> Scan {
     Scan::Refused(ApiError::status(status, message).code("bad_request_head"))
 }
 
-/// Looks for the head of a request in the bytes so far. The first `seen` bytes were
-/// looked at before and hold no end of it.
+/// Searches the bytes received so far for the end of a request's head, and checks the
+/// head. The first `seen` bytes were searched before and hold no end.
 pub(crate) fn scan(bytes: &[u8], seen: usize) -> Scan {
     let from = seen.saturating_sub(3);
     let mut end = None;

@@ -1,4 +1,5 @@
-//! Places for connections, and which connection is closed when all are taken.
+//! Manages the limited places for open connections, and chooses which connection is
+//! closed when all are taken.
 //!
 //! A connection whose request is complete keeps its place until its answer is sent: how
 //! many such there are is the queue's to bound. Any other (idle, sending a head, sending
@@ -20,11 +21,12 @@ use tokio::sync::Notify;
 /// `/health` and `/metrics`.
 pub(crate) const RESERVED: usize = 16;
 
-/// How long a connection is spared after its last change, since it may be about to send
-/// something.
+/// How long a connection is spared from being closed after its last change of activity,
+/// since it may be about to send something.
 const YOUNG: Duration = Duration::from_secs(1);
 
-/// What a connection is doing; greater values give way first when all places are taken.
+/// What a connection is doing (idle, sending, being answered). When all places are taken,
+/// one with a greater value is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Doing {
     /// The connection's request is complete and being answered.
@@ -33,7 +35,7 @@ pub(crate) enum Doing {
     Body,
     /// The connection's client is sending a request's head.
     Head,
-    /// The connection's client sends nothing.
+    /// The connection is idle: its client sends nothing.
     Idle,
 }
 
@@ -45,7 +47,8 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// The place of one connection among those that are open; given back when dropped.
+/// The place of one connection among the limited number of open ones; given back when
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
     places: Arc<Places>,
@@ -62,7 +65,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Seat {
-    /// Records what the connection does now, and since when.
+    /// Records what the connection is doing now (idle, sending, being answered), and
+    /// since when if that has changed.
     pub(crate) fn does(&self, doing: Doing) {
         let mut state = lock(&self.state);
         if state.doing != doing {
@@ -106,10 +110,10 @@ impl Drop for Seat {
     }
 }
 
-/// The connections that have a place, by number.
+/// The connections that have a place, by number: the address and the state of each.
 type Taken = HashMap<u64, (IpAddr, Arc<Mutex<State>>)>;
 
-/// The places for connections, and the connections that have them.
+/// The limited number of places for open connections, and the connections that have them.
 #[derive(Debug)]
 pub(crate) struct Places {
     most: usize,
@@ -129,7 +133,7 @@ impl Places {
     }
 
     /// Waits until a further connection can be accepted: a place is free, or some
-    /// connection can give way.
+    /// connection may be closed to free one.
     pub(crate) async fn room(&self) {
         loop {
             let freed = self.freed.notified();
@@ -147,8 +151,8 @@ impl Places {
         }
     }
 
-    /// Gives a place to a connection from this address; if all ordinary ones are taken,
-    /// that of another connection which can give way, or a reserved one.
+    /// Gives a place to a connection from this address. If all ordinary places are taken,
+    /// it closes another connection for that, or gives a reserved place.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Seat {
         let mut taken = lock(&self.taken);
         if taken.len() >= self.most
@@ -176,9 +180,10 @@ impl Places {
     }
 }
 
-/// Returns the connection that gives way: of the address with most connections, the one
-/// that does least, and of those the one that has done it for longest. One that has done
-/// it for less than `young` is spared if its address has no more than an equal share.
+/// Returns the connection to close when all places are taken: of the address with most
+/// connections, an idle one first, then one that is sending a head, then a body; of
+/// several, the one that has done so for longest. One that has done so for less than
+/// `young` is spared if its address has no more than an equal share.
 fn victim(taken: &Taken, young: Duration) -> Option<u64> {
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
     for (address, _) in taken.values() {
@@ -222,7 +227,8 @@ mod tests {
         lock(&seat.state).evicted
     }
 
-    /// Lets a connection's place look as old as one that has waited long.
+    /// Makes a connection look to the test as if it had done the same for long, so that
+    /// it is not spared.
     fn age(seat: &Seat) {
         lock(&seat.state).since -= YOUNG;
     }
@@ -240,7 +246,8 @@ mod tests {
         for seat in [&other, &new, &many[1]] {
             seat.does(Doing::Answer);
         }
-        // All requests are being answered: what is left is for operators.
+        // All connections are answering requests, so only a place reserved for `/health`
+        // and `/metrics` is left.
         let last = places.take(ip(3));
         assert!(!last.is_ordinary() && !is_evicted(&many[1]));
         drop(other);

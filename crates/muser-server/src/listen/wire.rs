@@ -38,7 +38,8 @@ const LINGER_BYTES: usize = 64 << 20;
 /// The head that the HTTP library gets in place of one that is refused.
 const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 
-/// A request that has come on a connection: when, and whether it is refused.
+/// A request whose head has come on a connection: when it began, and whether it is
+/// refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrived {
     /// When the first byte of the request came.
@@ -59,7 +60,8 @@ pub(crate) struct Line {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requests that were given to the HTTP library but have not reached the service.
+    /// The requests that were given to the HTTP library but have not reached the service
+    /// yet.
     arrived: VecDeque<Arrived>,
     /// Whether the connection's current request is still being read or answered.
     busy: bool,
@@ -103,8 +105,8 @@ impl Line {
     }
 }
 
-/// Held by an answer's body until it is sent or dropped; then the connection may read its
-/// next request.
+/// A guard that an answer's body holds until it is sent or dropped; then the connection
+/// may read its next request.
 #[derive(Debug)]
 pub(crate) struct Answering(pub(crate) Arc<Line>);
 
@@ -114,7 +116,8 @@ impl Drop for Answering {
     }
 }
 
-/// The time limits of a connection.
+/// The time limits of a connection: for a request's head, and for waiting without a
+/// request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     /// The longest time for receiving a request's head, from its first byte.
@@ -136,12 +139,15 @@ pub(crate) struct Wire<S> {
     /// already.
     seen: usize,
     started: Instant,
-    /// What is left of the current request's body, which the HTTP library may still have.
+    /// The part of the current request's body that has not been given to the HTTP library
+    /// yet.
     body: BodyKind,
     timer: Pin<Box<Sleep>>,
-    /// What the connection's timer is running for, if it runs.
+    /// What the connection's timer is running for (the next request, say); `None` if it
+    /// does not run.
     waiting: Option<Waiting>,
-    /// Whether the connection takes no further request.
+    /// Whether the connection closes after the current answer and takes no further
+    /// request.
     closing: bool,
     ended: bool,
     lingered: usize,
@@ -196,8 +202,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Ready(Ok(more.len()))
     }
 
-    /// Copies received bytes to the HTTP library, as many as it may have and has room
-    /// for.
+    /// Copies received bytes to the HTTP library: as many as are released to it and as it
+    /// has room for.
     fn hand_out(&mut self, into: &mut ReadBuf<'_>) {
         let n = self.free.min(into.remaining());
         into.put_slice(&self.buffer[..n]);
@@ -227,7 +233,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.body != BodyKind::Sized(0)
     }
 
-    /// Records that something was written: a client that reads its answer is not idle.
+    /// Records that the client reads its answer (something was written), so that its
+    /// connection does not count as idle.
     fn wrote(&mut self) {
         if self.waiting == Some(Waiting::Idle) {
             self.waiting = None;

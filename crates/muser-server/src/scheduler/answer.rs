@@ -31,8 +31,8 @@ pub(crate) struct Answer {
     allowed: Option<Vec<u32>>,
 }
 
-/// Where an answer's next token comes from: chosen on the host, or by the forward pass
-/// itself.
+/// Where an answer's next token comes from: chosen on the host from logits, or by the
+/// forward pass itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source<'a> {
     /// The next token is still to be chosen, on the host, from these logits.
@@ -54,8 +54,8 @@ pub(crate) enum Outcome {
 }
 
 impl Answer {
-    /// Creates the state of an answer that has no tokens yet; `choice` is the answer's
-    /// number among those of its prompt, and is added to the sampler's seed.
+    /// Creates the state of an answer that has no tokens yet. `choice`, the answer's
+    /// number among those to its prompt, is added to the sampler's seed.
     pub(crate) fn new(
         generate: &Generate,
         codec: &Codec,
@@ -109,14 +109,15 @@ impl Answer {
         })
     }
 
-    /// Returns how many tokens the answer took so far, without those of the prompt.
+    /// Returns the token counts of the answer so far (sampled tokens, and of these in
+    /// reasoning).
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Takes the token that the forward pass chose after `history`, or chooses it from
-    /// logits, and returns what it adds to the answer. Waits for a grammar's mask that is
-    /// not ready, but at most for `patience`.
+    /// Adds the answer's next token, which the forward pass chose after `history` or
+    /// which is chosen here from logits; returns the new text and how the answer goes on.
+    /// Waits for a grammar's mask that is not ready, but at most for `patience`.
     pub(crate) fn step(
         &mut self,
         source: Source<'_>,
@@ -199,8 +200,9 @@ impl Answer {
         enough.then_some(end)
     }
 
-    /// Returns the mask `allowed` without the tokens that would end an answer below its
-    /// least length. `None` if the answer is long enough, or if no token would be left.
+    /// Returns the mask `allowed` without the tokens that end an answer, while the answer
+    /// is below its least length. `None` if it is long enough, or if no token would be
+    /// left.
     fn without_ends(
         &self,
         allowed: Option<&[u32]>,

@@ -50,19 +50,20 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 use tokio::sync::{mpsc as events, watch};
 
-/// How many events a request's channel holds in addition to two for each of its choices
-/// (answers).
+/// How many events a request's channel holds in addition to two for each of its answers
+/// (choices).
 const EVENTS: usize = 32;
-/// The most choices (answers) that one request may ask for, over all its prompts.
+/// The most answers (choices) that one request may ask for, over all its prompts.
 pub(crate) const MOST_UNITS: usize = 4096;
-/// How many clients at least can have a full queue of requests at the same time.
+/// The least number of clients that can have a full queue of requests at the same time.
 const FULL_CLIENTS: usize = 4;
 
-/// A command from a request's handler to the scheduler's thread.
+/// A command that an HTTP handler or the server's shutdown sends to the scheduler's
+/// thread.
 pub(crate) enum Command {
     Submit(Arc<Job>),
-    /// Ends the scheduler's thread as soon as no request is left, and cuts off those that
-    /// still run at this time.
+    /// Tells the scheduler's thread to end once no request is left, and to cut off at
+    /// this time the requests that still run.
     Close(Instant),
 }
 
@@ -75,8 +76,8 @@ pub(crate) struct Job {
     _place: Place,
     pub(crate) work: Arc<Work>,
     pub(crate) request: Request,
-    /// The scheduler's running count of slots given out, at the time when a choice of
-    /// this request last got one.
+    /// The number of slots (places of running answers) that the scheduler had given out
+    /// when this request last got one, or when it came.
     pub(crate) served: AtomicU64,
     pub(crate) events: events::Sender<Event>,
     /// Why the request failed as a whole. Its handler reads it when the channel of events
@@ -86,7 +87,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Whether the request's channel has room for the events of one forward pass.
+    /// Whether the request's channel has room for the events that one forward pass can
+    /// bring.
     fn has_room(&self) -> bool {
         self.events.capacity() >= 2 * self.request.units()
     }
@@ -131,7 +133,8 @@ impl Events {
     }
 }
 
-/// The state of one of the scheduler's slots, as the route `/slots` shows it.
+/// The state of one of the scheduler's slots (the place of one running answer), as the
+/// route `/slots` shows it.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct SlotStatus {
     pub(crate) id: usize,
@@ -141,9 +144,9 @@ pub(crate) struct SlotStatus {
     pub(crate) completion_tokens: usize,
 }
 
-/// Counts the requests that wait or run, by client. A client may have as many as the
-/// queue and the slots hold, but no more than it leaves free of all clients' places: so a
-/// client without a request always finds a place.
+/// Counts, by client, the requests that wait or run. A client may have as many as the
+/// queue and the slots hold, but never more than stay free for others: so a client
+/// without a request always finds a place.
 #[derive(Debug)]
 struct Places {
     each: usize,
@@ -199,8 +202,8 @@ impl Drop for Place {
     }
 }
 
-/// Gives HTTP handlers access to the scheduler's thread: submits requests, closes it, and
-/// shows the slots.
+/// Gives HTTP handlers access to the scheduler's thread: submits requests, tells it to
+/// close, and shows the slots (places of running answers).
 pub(crate) struct Handle {
     commands: Mutex<Sender<Command>>,
     places: Arc<Places>,
@@ -211,8 +214,8 @@ pub(crate) struct Handle {
     shared: Arc<Shared>,
 }
 
-/// The part of the scheduler's state that other threads may read: metrics, slots, mean
-/// time of an answer.
+/// The part of the scheduler's state that other threads may read: metrics, the answers in
+/// its slots, and the mean time that an answer takes.
 pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     slots: Mutex<Vec<SlotStatus>>,
@@ -334,7 +337,7 @@ impl Handle {
         (rounds.max(1.0) * mean).ceil().clamp(1.0, 60.0) as u64
     }
 
-    /// Makes the scheduler refuse new requests; those that run have to end by the time
+    /// Makes the scheduler refuse new requests; running ones are cut off at the time
     /// `until`.
     pub(crate) fn close(&self, until: Instant) {
         self.closing.store(true, Ordering::Relaxed);
@@ -347,7 +350,8 @@ impl Handle {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Returns the state of all the scheduler's slots.
+    /// Returns the state of all the scheduler's slots (each the place of one running
+    /// answer).
     pub(crate) fn slots(&self) -> Vec<SlotStatus> {
         self.shared.slots().clone()
     }

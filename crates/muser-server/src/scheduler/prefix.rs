@@ -25,7 +25,8 @@ pub(crate) struct PrefixTree<S> {
 
 #[derive(Debug)]
 struct Node<S> {
-    /// The tokens from the parent node to this one; empty at the root.
+    /// The tokens on the edge of the prefix cache's tree from the parent node to this
+    /// one; empty at the root.
     edge: Vec<Token>,
     parent: usize,
     children: BTreeMap<Token, usize>,
@@ -42,20 +43,21 @@ struct Snapshot<S> {
 /// What a search of the prefix cache found for a prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found<R> {
-    /// How many tokens the prompt shares with the tree's longest matching path.
+    /// The number of tokens that the prompt shares with the longest matching path of the
+    /// prefix cache's tree.
     pub(crate) common: usize,
-    /// The number of tokens that the best snapshot saves, and what the search's closure
-    /// `take` made of it.
+    /// The number of prompt tokens that the best snapshot saves, and the session (or
+    /// other value) that the search's closure made of it.
     pub(crate) best: Option<(usize, R)>,
 }
 
 const ROOT: usize = 0;
-/// The number of snapshots that a search tries below the point where a prompt leaves the
-/// prefix tree.
+/// The number of snapshots that a search of the prefix cache tries below the point where
+/// a prompt leaves the tree.
 const TRIES: usize = 4;
 
 impl<S> PrefixTree<S> {
-    /// Creates an empty prefix tree whose snapshots take at most `budget` bytes.
+    /// Creates an empty prefix cache whose snapshots take at most `budget` bytes.
     pub(crate) fn new(budget: u64) -> Self {
         Self {
             nodes: vec![Node {
@@ -71,13 +73,14 @@ impl<S> PrefixTree<S> {
         }
     }
 
-    /// Returns the bytes of all snapshots in the prefix tree, each counted in full.
+    /// Returns the bytes of all snapshots in the prefix cache, each counted in full.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Finds the snapshot that saves most of the prompt's `tokens`. `take` tries a
-    /// snapshot: it returns how many tokens it really saves, and what it made of it.
+    /// Finds the snapshot that saves most of a prompt's `tokens`. The closure `take`
+    /// tries a snapshot: it returns how many tokens this really saves, and a value made
+    /// of it.
     pub(crate) fn find<R>(
         &mut self,
         tokens: &[Token],
@@ -127,7 +130,7 @@ impl<S> PrefixTree<S> {
     }
 
     /// Returns the nodes with the most recently used snapshots, at and below a node of
-    /// the prefix tree.
+    /// the prefix cache's tree.
     fn newest_below(&self, node: usize) -> Vec<usize> {
         let mut found = Vec::new();
         let mut open = vec![node];
@@ -142,8 +145,9 @@ impl<S> PrefixTree<S> {
         found.into_iter().map(|f| f.1).collect()
     }
 
-    /// Adds a snapshot of the state after these tokens to the prefix tree. It replaces an
-    /// older one of the same tokens; others are evicted if the budget is exceeded.
+    /// Adds to the prefix cache a snapshot of the state after these tokens. It replaces
+    /// an older one of the same tokens; the least recently used ones are evicted if the
+    /// budget is exceeded.
     pub(crate) fn insert(&mut self, tokens: &[Token], value: S, bytes: u64) {
         if bytes > self.budget || tokens.is_empty() {
             return;
@@ -162,7 +166,8 @@ impl<S> PrefixTree<S> {
         while self.bytes > self.budget && self.evict() {}
     }
 
-    /// Returns the prefix tree's node for these tokens, and creates it if there is none.
+    /// Returns the node for these tokens in the prefix cache's tree, and creates it if
+    /// there is none.
     fn node_of(&mut self, tokens: &[Token]) -> usize {
         let (mut node, mut at) = (ROOT, 0);
         while let Some(first) = tokens.get(at) {
@@ -207,8 +212,8 @@ impl<S> PrefixTree<S> {
         i
     }
 
-    /// Splits the edge that leads to `node` by a new node in between, after the edge's
-    /// first `at` tokens.
+    /// Splits the edge that leads to `node` of the prefix cache's tree by a new node in
+    /// between, after the edge's first `at` tokens.
     fn split(&mut self, node: usize, at: usize) {
         let parent = self.nodes[node].parent;
         let rest = self.nodes[node].edge.split_off(at);
@@ -221,7 +226,7 @@ impl<S> PrefixTree<S> {
         self.nodes[node].parent = middle;
     }
 
-    /// Drops the least recently used snapshot of the prefix tree; returns whether there
+    /// Drops the least recently used snapshot of the prefix cache; returns whether there
     /// was one.
     fn evict(&mut self) -> bool {
         let used = |n: &Node<S>| n.snapshot.as_ref().map(|s| s.used);
@@ -237,8 +242,8 @@ impl<S> PrefixTree<S> {
         true
     }
 
-    /// Removes prefix-tree nodes that hold no snapshot, from node `i` upwards: leaves,
-    /// and nodes with one child, whose two edges are joined.
+    /// Removes nodes of the prefix cache's tree that hold no snapshot, from node `i`
+    /// upwards: leaves, and nodes with one child, whose two edges are joined.
     fn prune(&mut self, mut i: usize) {
         while i != ROOT && self.nodes[i].snapshot.is_none() {
             let parent = self.nodes[i].parent;
@@ -273,7 +278,7 @@ impl<S> PrefixTree<S> {
         self.free.push(i);
     }
 
-    /// Drops all snapshots and nodes of the prefix tree.
+    /// Empties the prefix cache: drops all its snapshots and nodes.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.budget);
     }
@@ -288,8 +293,8 @@ fn shared(a: &[Token], b: &[Token]) -> usize {
 mod tests {
     use super::*;
 
-    /// Searches the test's prefix tree, in which each snapshot is its own list of tokens
-    /// and saves as many as it shares with the prompt.
+    /// Searches a prefix tree of the tests, whose snapshots are lists of tokens; each
+    /// saves as many tokens as it shares with the prompt.
     fn find(tree: &mut PrefixTree<Vec<Token>>, tokens: &[Token]) -> (usize, Option<usize>) {
         let found = tree.find(tokens, |s| (shared(s, tokens), ()));
         (found.common, found.best.map(|b| b.0))
@@ -335,8 +340,8 @@ mod tests {
         assert_eq!((tree.bytes(), find(&mut tree, &[6])), (0, (0, None)));
     }
 
-    /// Compares the prefix tree with a plain list of the same sequences, with evictions
-    /// in between.
+    /// Compares the prefix cache's tree with a plain list of the same sequences, with
+    /// evictions in between.
     #[test]
     fn a_tree_finds_what_a_list_finds() {
         let mut tree: PrefixTree<Vec<Token>> = PrefixTree::new(200);

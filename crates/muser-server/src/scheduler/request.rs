@@ -46,7 +46,7 @@ pub(crate) struct Generate {
     pub(crate) grammar: Option<Grammar>,
     /// Whether the model's own end tokens are ruled out, so that the answer goes on.
     pub(crate) ignore_end: bool,
-    /// The number of choices (answers) to generate for each prompt.
+    /// The number of answers (choices) to generate for each prompt.
     pub(crate) n: usize,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Returns the number of choices (answers) that the request asks for with each
+    /// Returns the number of answers (choices) that the request asks for with each
     /// prompt.
     pub(crate) fn n(&self) -> usize {
         match &self.task {
@@ -80,8 +80,8 @@ impl Request {
     }
 
     /// Estimates the bytes that a request's prompts and answers take at most. An answer
-    /// that is sent `whole` counts in full; one that is streamed counts as the events
-    /// that its channel holds (`events`, and two for each choice).
+    /// that is sent `whole` counts in full; a streamed one counts as the events that its
+    /// channel holds (`events`, and two for each answer of the request).
     pub(crate) fn memory(&self, whole: bool, events: usize, context: usize) -> u64 {
         let tokens: usize = self.prompts.iter().map(Vec::len).sum();
         let prompts = size_of::<Token>() * tokens;
@@ -113,8 +113,8 @@ impl Request {
         prompts.saturating_add(all) as u64
     }
 
-    /// Names the JSON fields of a request that decide how much memory it may take
-    /// ([`Request::memory`]), for error messages.
+    /// Names the JSON fields of a request that decide how much memory its answers may
+    /// take, for error messages.
     pub(crate) fn memory_of(&self) -> &'static str {
         match &self.task {
             Task::Generate(g) if g.logprobs.is_some() => "n, max_tokens and logprobs",
@@ -132,7 +132,7 @@ impl Request {
         }
     }
 
-    /// Returns the number of choices (answers) that the request asks for, over all its
+    /// Returns the number of answers (choices) that the request asks for, over all its
     /// prompts.
     pub(crate) fn units(&self) -> usize {
         self.prompts.len().saturating_mul(self.n())
@@ -168,7 +168,7 @@ pub(crate) struct Delta {
 }
 
 impl Delta {
-    /// Whether this part of an answer adds nothing: no text and no log-probabilities.
+    /// Whether this new part of an answer is empty: no text and no log-probabilities.
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.logprobs.is_empty() && self.prompt.is_none()
     }
@@ -219,13 +219,14 @@ impl std::ops::AddAssign for Counts {
 /// An event that the scheduler sends to the HTTP handler of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// More of one choice's answer, and the tokens that the answer took so far.
+    /// New text of one of a request's completions (a choice), and the tokens that this
+    /// took so far.
     Delta {
         choice: usize,
         delta: Delta,
         counts: Counts,
     },
-    /// One choice's answer is complete.
+    /// One of a request's completions (a choice) is complete, for this reason.
     Done {
         choice: usize,
         finish: Finish,

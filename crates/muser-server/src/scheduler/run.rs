@@ -1,5 +1,5 @@
-//! The scheduler's loop: gives slots to waiting requests, plans and runs forward passes,
-//! and sends the tokens that they choose.
+//! The scheduler's loop: gives slots (places of running answers) to waiting requests,
+//! plans and runs forward passes, and sends the tokens that they choose.
 
 mod memory;
 mod parking;
@@ -19,31 +19,32 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time that a forward pass may take while answers are running. It bounds the piece
-/// of a prompt in the pass.
+/// The time that a forward pass may take while answers are running. It bounds how many
+/// prompt tokens are evaluated in the pass.
 const PASS: Duration = Duration::from_millis(400);
 /// The fewest prompt tokens for which a forward pass has room.
 const LEAST: usize = 16;
-/// The time between two looks at the channel of a client that does not read.
+/// How long the scheduler waits, when no request can make progress, before it tries
+/// again; until then clients may read, or a late token mask may be ready.
 const NAP: Duration = Duration::from_millis(5);
 /// The longest time for which a grammar's late token mask may delay other answers.
 const MASK: Duration = Duration::from_millis(1);
-/// The vocabulary size from which on choosing one answer's token is worth a thread of its
-/// own.
+/// The vocabulary size from which on choosing a token is worth a thread for each answer.
 const LARGE_VOCAB: usize = 32_768;
-/// How many tokens a common prefix has to extend past the cached ones to be worth a
-/// snapshot.
+/// How many tokens a prefix common to prompts has to extend past the cached ones to be
+/// worth a snapshot.
 const BRANCH: usize = 32;
 
-/// The state of the scheduler's thread: the model, its slots, the queue of requests and
-/// the prefix cache.
+/// The state of the scheduler's thread: the model, the running answers in their slots,
+/// the queue of requests and the prefix cache.
 pub(super) struct Scheduler<B: Backend> {
     model: Arc<Model<B>>,
     batch: Batch<B>,
     context: usize,
     slots: Vec<Option<Slot<B>>>,
     queue: Queue<B>,
-    /// How many times a slot was given to a choice so far.
+    /// How many times the scheduler has given out a slot (the place of one running
+    /// answer) so far.
     given: u64,
     /// How long a client may leave its channel of events full before its request fails.
     stall_time: Duration,
@@ -90,7 +91,8 @@ impl<B: Backend> Scheduler<B> {
             let turn = catch_unwind(AssertUnwindSafe(|| self.turn()));
             match turn {
                 Ok(true) => {}
-                // All channels are full: wait for readers, or for a command.
+                // No request made progress, since all channels of events are full: wait
+                // until clients read, or for a command.
                 Ok(false) => match self.inbox.recv_timeout(NAP) {
                     Ok(command) => self.take(command),
                     Err(RecvTimeoutError::Timeout) => {}
@@ -105,8 +107,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Handles the commands in the scheduler's inbox, and waits for one if there is
-    /// nothing else to do. Returns whether the loop goes on.
+    /// Handles the commands in the scheduler's inbox, and waits for one if there is no
+    /// request to work on. Returns whether the loop goes on.
     fn listen(&mut self) -> bool {
         loop {
             let idle = self.queue.is_empty() && self.slots.iter().all(Option::is_none);
@@ -132,7 +134,8 @@ impl<B: Backend> Scheduler<B> {
         match command {
             Command::Close(at) => self.close_at = Some(at),
             Command::Submit(job) => {
-                // Goes behind the requests that have had a slot.
+                // Ranks the new request behind those of its client that got a slot before
+                // it came.
                 job.served.store(self.given, Ordering::Relaxed);
                 for prompt in 0..job.request.prompts.len() {
                     let unit = Unit::new(job.clone(), prompt, 0);
@@ -142,8 +145,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Takes one turn of the scheduler's loop: gives out slots, runs a forward pass and
-    /// sends its tokens; returns whether any request moved.
+    /// Makes one turn of the scheduler's loop: starts waiting answers, runs a forward
+    /// pass and sends its tokens; returns whether any request made progress.
     fn turn(&mut self) -> bool {
         self.reap();
         self.make_room();
@@ -164,7 +167,8 @@ impl<B: Backend> Scheduler<B> {
         rows > 0 || !ready.is_empty() || admitted
     }
 
-    /// Drops choices whose client is gone, does not read, or whose deadline has passed.
+    /// Ends the waiting and running answers whose client is gone or does not read, or
+    /// whose deadline has passed; frees their slots.
     fn reap(&mut self) {
         let now = Instant::now();
         if self.close_at.is_some_and(|at| now >= at) {
@@ -199,8 +203,8 @@ impl<B: Backend> Scheduler<B> {
         self.batch = Batch::new(&self.model);
     }
 
-    /// Gives free slots to the choices (waiting answers) whose turn it is; returns
-    /// whether any got one.
+    /// Gives free slots (places of running answers) to the waiting answers whose turn it
+    /// is; returns whether any got one.
     fn admit(&mut self) -> bool {
         let mut any = false;
         for id in 0..self.slots.len() {
@@ -259,13 +263,13 @@ impl<B: Backend> Scheduler<B> {
         })
     }
 
-    /// Returns a session that begins with the longest prefix of `tokens` that the prefix
-    /// tree has, and how many of the tokens earlier prompts share.
+    /// Returns a session that begins with the longest prefix of `tokens` in the prefix
+    /// cache, and how many of the tokens earlier prompts share.
     fn begin(&mut self, unit: &Unit<B>, tokens: &[Token]) -> Result<(Session<B>, usize), ApiError> {
         let metrics = &self.shared.metrics;
         let mut common = 0;
-        // Prompts that are scored take nothing from the tree: the logits of each token
-        // are needed.
+        // Prompts whose tokens get log-probabilities take nothing from the prefix cache:
+        // the logits after each token are needed.
         let whole = unit.job.request.scores().is_some();
         if unit.job.request.cache && !whole && !self.model.transformer().lane().width_matters() {
             let found = self.tree.find(tokens, |snapshot| {
@@ -287,7 +291,8 @@ impl<B: Backend> Scheduler<B> {
         Ok((session, common))
     }
 
-    /// Decides how many rows (tokens) of the next forward pass each slot gets.
+    /// Decides how many tokens (rows) of each running answer or its prompt the next
+    /// forward pass evaluates.
     fn plan(&mut self) {
         let lane = self.model.transformer().lane();
         let mut decoding = 0;
@@ -337,8 +342,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Runs one forward pass over the slots' planned rows; returns `false` if it failed
-    /// and has to be planned anew.
+    /// Runs one forward pass over the planned tokens of all running answers; returns
+    /// `false` if it failed and has to be planned anew.
     fn pass(&mut self, rows: usize, started: Instant) -> bool {
         self.score();
         let (codec, vocab) = (self.model.codec(), self.model.spec().vocab);
@@ -368,8 +373,8 @@ impl<B: Backend> Scheduler<B> {
                 (None, true) => Want::State,
                 (Some(_), true) => Want::Last,
             };
-            // A prompt's logits stay with its session, for the tree and for
-            // further choices; those after a token of the answer are read by
+            // A prompt's logits stay with its session, for the prefix cache and for the
+            // request's other answers; those after a token of an answer are read by
             // nobody else.
             let draw = match (&mut slot.answer, &slot.next) {
                 (Some(answer), Some(_)) if last => answer.draw(vocab, codec),
@@ -425,8 +430,8 @@ impl<B: Backend> Scheduler<B> {
         false
     }
 
-    /// Evaluates the prompts whose tokens get log-probabilities: the part of a pass that
-    /// slots do not share.
+    /// Evaluates prompts whose tokens get log-probabilities, each in a call of its own,
+    /// outside the forward pass that running answers share.
     fn score(&mut self) {
         for place in &mut self.slots {
             let Some(slot) = place.as_mut().filter(|s| s.rows > 0 && s.is_scoring()) else {
@@ -441,8 +446,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Updates slot `i` after a forward pass; returns whether all its tokens are
-    /// evaluated, so that the answer's next one can be chosen.
+    /// Updates the running answer in slot `i` after a forward pass; returns whether all
+    /// its tokens are evaluated, so that the next one can be chosen.
     fn after(&mut self, i: usize) -> bool {
         let Some(slot) = &mut self.slots[i] else {
             return false;
@@ -483,9 +488,9 @@ impl<B: Backend> Scheduler<B> {
         true
     }
 
-    /// Adds the next token to the answer of each slot that is ready: the one that the
+    /// Adds the next token to each running answer that is ready: the token that the
     /// forward pass chose, or one chosen here. With a large vocabulary choosing takes
-    /// milliseconds, so slots share the processors then. Each slot has its own sampler
+    /// milliseconds, so the answers share the processors then. Each has its own sampler
     /// and state, so their order changes nothing.
     fn step(&mut self, patience: Duration) {
         let (codec, context) = (self.model.codec(), self.context);
@@ -513,8 +518,8 @@ impl<B: Backend> Scheduler<B> {
         });
     }
 
-    /// Shares the evaluated prompt of slot `i`: puts a snapshot into the prefix tree, and
-    /// queues the prompt's other choices, which begin from it.
+    /// Shares the evaluated prompt in slot `i`: puts a snapshot into the prefix cache,
+    /// and queues the request's other answers to the prompt, which begin from it.
     fn prompt_done(&mut self, i: usize) {
         let Some(slot) = &mut self.slots[i] else {
             return;
@@ -547,8 +552,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Sends what slot `i` has chosen or computed to the request's handler: more of its
-    /// answer, the answer's end, or an embedding.
+    /// Sends to the request's handler what the running answer in slot `i` has new: more
+    /// text, its end, or an embedding.
     fn tell(&mut self, i: usize) {
         let metrics = &self.shared.metrics;
         let Some(slot) = &mut self.slots[i] else {
@@ -629,8 +634,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Empties slot `i` and then sends the last event of its answer: in this order, a
-    /// client that asks again at once finds its place free.
+    /// Empties slot `i` (the place of one running answer) and then sends the answer's
+    /// last event: in this order, a client that asks again at once finds its place free.
     fn end(&mut self, i: usize, event: Event) {
         let sender = self.slots[i].as_ref().map(|s| s.unit.job.events.clone());
         self.free(i);
@@ -640,8 +645,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Empties slot `i`; its session goes to the prefix tree if the request may use the
-    /// cache.
+    /// Empties slot `i` (the place of one running answer); its session goes to the prefix
+    /// cache if the request may use that.
     fn free(&mut self, i: usize) {
         let Some(mut slot) = self.slots[i].take() else {
             return;
@@ -649,14 +654,15 @@ impl<B: Backend> Scheduler<B> {
         if slot.unit.job.request.cache && slot.answer.is_some() {
             slot.session.forget_logits();
             let (bytes, tokens) = (slot.session.bytes(), slot.session.tokens().to_vec());
-            // The tree has the whole prompt already, with its logits.
+            // The prefix cache has the whole prompt already, with its logits.
             if tokens.len() > slot.unit.tokens().len() || slot.missing() > 0 {
                 self.tree.insert(&tokens, slot.session, bytes);
             }
         }
     }
 
-    /// Publishes the state of the slots to the metrics and to the route `/slots`.
+    /// Publishes the state of the slots (places of running answers) to the metrics and to
+    /// the route `/slots`.
     fn publish(&self) {
         let metrics = &self.shared.metrics;
         let running = self.slots.iter().flatten().count();
@@ -681,8 +687,8 @@ impl<B: Backend> Scheduler<B> {
     }
 }
 
-/// Returns whether a choice has to end before its answer does: late, unread or cancelled.
-/// If so, records the reason as the request's failure and counts it.
+/// Returns whether an answer has to be cut off: it is late, unread or cancelled. If so,
+/// records why as the request's failure and counts it.
 fn ends<B: Backend>(unit: &Unit<B>, unread: bool, now: Instant, metrics: &Metrics) -> bool {
     let late = now >= unit.job.request.deadline;
     let told = unit.job.failure.get().is_some();
@@ -698,7 +704,7 @@ fn ends<B: Backend>(unit: &Unit<B>, unread: bool, now: Instant, metrics: &Metric
         unit.fail(ApiError::unread());
     }
     let ends = unit.is_dead();
-    // A request of several choices is counted once.
+    // A request with several answers (choices) is counted once.
     if ends && !told {
         reason.inc();
     }

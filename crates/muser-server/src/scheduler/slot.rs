@@ -1,5 +1,5 @@
-//! One choice (answer) of a request on its way through the scheduler: waiting for a slot,
-//! running in one, or parked in between.
+//! One of a request's completions (a choice) on its way through the scheduler: waiting
+//! for a slot, running in one, or parked in between.
 
 use super::answer::{Answer, Outcome, Source};
 use super::{Counts, Delta, Event, Job, Scored, Task, TokenLogProb};
@@ -11,31 +11,33 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The choices (answers to be generated) that wait for a slot; clients take turns.
+/// The queue of answers that wait for a slot (the place of one running answer); clients
+/// take turns.
 pub(super) type Queue<B> = Turns<Client, Unit<B>>;
 
-/// One choice of a request: an answer to generate, which waits for a slot or has one.
+/// One of a request's completions (a choice), which waits for a slot or runs in one.
 pub(super) struct Unit<B: Backend> {
     pub(super) job: Arc<Job>,
-    /// The index of the choice's prompt among the request's prompts.
+    /// The index of the answer's prompt among the request's prompts.
     pub(super) prompt: usize,
-    /// The index of the choice among the answers to its prompt.
+    /// The index of the answer among those to the same prompt.
     pub(super) choice: usize,
-    /// The session with the evaluated prompt, which the prompt's first choice made for
-    /// all others. Locked because a session is not `Sync`.
+    /// The session with the evaluated prompt, which the first answer to the prompt made
+    /// for all others. Locked because a session is not `Sync`.
     pub(super) ready: Option<Arc<Mutex<Session<B>>>>,
-    /// The log-probabilities of the prompt's tokens, which the prompt's first choice
+    /// The log-probabilities of the prompt's tokens, which the first answer to the prompt
     /// computed for all others.
     pub(super) scored: Option<Arc<Scored>>,
-    /// The choice's state if it had a slot and gave it away; `None` if it has not begun.
+    /// The state of an answer that had a slot (a place among the running answers) and
+    /// gave it away; `None` if it has not begun.
     pub(super) parked: Option<Box<Parked<B>>>,
 }
 
-/// The state of a choice that has begun to generate its answer and has no slot at
-/// present.
+/// The state of a parked answer: it has begun and has no slot (place among the running
+/// answers) at present.
 pub(super) struct Parked<B: Backend> {
-    /// The choice's session with its KV cache; `None` if its tokens have to be evaluated
-    /// anew.
+    /// The parked answer's session with its KV cache; `None` if its tokens have to be
+    /// evaluated anew.
     pub(super) session: Option<Session<B>>,
     /// The tokens of the prompt and of the answer so far, if they have to be evaluated
     /// anew; otherwise empty.
@@ -43,7 +45,8 @@ pub(super) struct Parked<B: Backend> {
     pub(super) answer: Option<Answer>,
     pub(super) next: Option<Token>,
     pub(super) cached: usize,
-    /// The log-probabilities of the prompt's tokens so far, as [`Slot::scores`].
+    /// The log-probabilities of the prompt's tokens that are evaluated already, if they
+    /// are asked for.
     pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
     /// Since when the client does not read the answer; `None` if it reads.
@@ -51,7 +54,8 @@ pub(super) struct Parked<B: Backend> {
 }
 
 impl<B: Backend> Unit<B> {
-    /// Creates a choice whose answer has not begun, to wait for a slot.
+    /// Creates a waiting entry for one of a request's completions (a choice), which has
+    /// not begun.
     pub(super) fn new(job: Arc<Job>, prompt: usize, choice: usize) -> Self {
         Self {
             job,
@@ -71,7 +75,7 @@ impl<B: Backend> Unit<B> {
         &self.job.request.prompts[self.prompt]
     }
 
-    /// Returns the choice's index among all choices of its request.
+    /// Returns the answer's index among all answers of its request, over all prompts.
     pub(super) fn number(&self) -> usize {
         self.prompt * self.job.request.n() + self.choice
     }
@@ -91,29 +95,27 @@ impl<B: Backend> Unit<B> {
         self.job.events.is_closed() || self.job.failure.get().is_some()
     }
 
-    /// Returns the choice's rank among those of its client: the request that has waited
-    /// longest for a slot has the least. `None` while the client does not read.
+    /// Returns the rank of a waiting answer among those of its client: the least for the
+    /// request that has waited longest. `None` while the client does not read.
     pub(super) fn rank(&self) -> Option<u64> {
         let served = self.job.served.load(Ordering::Relaxed);
         self.job.has_room().then_some(served)
     }
 
-    /// Whether a choice without a slot keeps its session, and with it the KV cache,
-    /// while it waits.
+    /// Whether a waiting answer keeps its session, and with it the KV cache.
     pub(super) fn keeps_session(&self) -> bool {
         self.parked.as_ref().is_some_and(|p| p.session.is_some())
     }
 
-    /// Whether the client of a choice without a slot has not read its answer for the time
-    /// `time`.
+    /// Whether the client of a waiting answer has not read for at least `time`.
     pub(super) fn stalled_for(&self, time: Duration, now: Instant) -> bool {
         let since = self.parked.as_ref().and_then(|p| p.stalled);
         since.is_some_and(|since| now.saturating_duration_since(since) >= time)
     }
 }
 
-/// A choice in its slot: an answer that is being generated, with its session and its
-/// share of the current pass.
+/// A slot (the place of one running answer) in use: the answer, its session, and its
+/// share of the current forward pass.
 pub(super) struct Slot<B: Backend> {
     pub(super) id: usize,
     pub(super) unit: Unit<B>,
@@ -123,11 +125,11 @@ pub(super) struct Slot<B: Backend> {
     /// The answer's latest token, which the model evaluates next; `None` while the prompt
     /// is evaluated.
     pub(super) next: Option<Token>,
-    /// The tokens to evaluate instead of the prompt (prompt and answer so far), for a
-    /// choice that was parked without its session; empty otherwise.
+    /// The tokens to evaluate instead of the prompt (prompt and answer so far), for an
+    /// answer that was parked without its session; empty otherwise.
     pub(super) past: Vec<Token>,
-    /// The number of tokens after which other prompts are likely to differ from this one,
-    /// so that a snapshot of the session is worth its memory there.
+    /// The number of tokens after which other prompts are likely to differ from this one:
+    /// there, a snapshot of the session is worth its memory.
     pub(super) branch: Option<usize>,
     pub(super) cached: usize,
     /// The log-probabilities of the prompt's tokens evaluated so far, if they are asked
@@ -135,12 +137,13 @@ pub(super) struct Slot<B: Backend> {
     pub(super) scores: Vec<TokenLogProb>,
     pub(super) last_token: Instant,
     pub(super) stalled: Option<Instant>,
-    /// When the choice got its slot.
+    /// When the answer got its slot (its place among the running answers).
     pub(super) since: Instant,
-    /// The number of tokens that the slot evaluates in the current forward pass.
+    /// The number of this answer's (or its prompt's) tokens that the current forward pass
+    /// evaluates.
     pub(super) rows: usize,
-    /// Whether all known tokens are evaluated, so that the answer's next token can be
-    /// chosen.
+    /// Whether all tokens of the prompt and of the answer so far are evaluated, so that
+    /// the answer's next token can be chosen.
     pub(super) ready: bool,
     /// The answer's next token, if the forward pass itself chose it.
     pub(super) drawn: Drawn,
@@ -169,7 +172,8 @@ impl<B: Backend> Slot<B> {
             .saturating_sub(self.session.tokens().len())
     }
 
-    /// Chooses the next token of the slot's answer; does nothing for an embedding.
+    /// Chooses the next token of the answer that runs in the slot; does nothing for an
+    /// embedding.
     pub(super) fn step(&mut self, codec: &Codec, context: usize, patience: Duration) {
         let Some(answer) = &mut self.answer else {
             return;
@@ -183,7 +187,7 @@ impl<B: Backend> Slot<B> {
         self.step = Some(source.and_then(|s| answer.step(s, history, context, codec, patience)));
     }
 
-    /// Whether the slot's prompt is being evaluated and each of its tokens gets a
+    /// Whether the prompt is being evaluated and each of its tokens gets a
     /// log-probability.
     pub(super) fn is_scoring(&self) -> bool {
         self.next.is_none() && self.unit.job.request.scores().is_some()
@@ -222,7 +226,8 @@ impl<B: Backend> Slot<B> {
         }
     }
 
-    /// Takes a choice out of its slot, with its state, so that it can go on later.
+    /// Takes a running answer out of its slot (its place in the forward passes) and keeps
+    /// its state, so that it can go on later.
     pub(super) fn park(self) -> Unit<B> {
         let mut unit = self.unit;
         unit.parked = Some(Box::new(Parked {
@@ -239,8 +244,8 @@ impl<B: Backend> Slot<B> {
     }
 }
 
-/// The state with which a choice (one answer of a request) enters a slot: session, answer
-/// and tokens.
+/// The state with which an answer enters a slot (the place of one running answer): its
+/// session, its tokens and what it generated.
 pub(super) struct Ready<B: Backend> {
     pub(super) session: Session<B>,
     pub(super) answer: Option<Answer>,
@@ -253,8 +258,8 @@ pub(super) struct Ready<B: Backend> {
 }
 
 impl<B: Backend> Ready<B> {
-    /// Creates the state in which a new choice (one answer of a request) enters a slot,
-    /// with this session.
+    /// Creates the state in which a new answer enters a slot (the place of one running
+    /// answer), with this session.
     pub(super) fn new(session: Session<B>, answer: Option<Answer>) -> Self {
         Self {
             session,
@@ -291,7 +296,8 @@ impl<B: Backend> Ready<B> {
     }
 }
 
-/// Creates the answer of a choice that has not begun; `None` for an embedding.
+/// Creates the state of an answer that has not begun; `None` if the request wants an
+/// embedding.
 pub(super) fn begin_answer(
     job: &Job,
     choice: usize,

@@ -1,4 +1,4 @@
-//! What the scheduler does when memory for K and V runs out.
+//! Frees memory, in the scheduler, when there is too little for K and V.
 
 use super::Scheduler;
 use crate::error::ApiError;
@@ -6,7 +6,8 @@ use crate::scheduler::slot::Slot;
 use muser_engine::Backend;
 
 impl<B: Backend> Scheduler<B> {
-    /// Fails the choice in a slot.
+    /// Empties slot `i` (the place of one running answer) and fails the request of its
+    /// answer with this error.
     pub(super) fn fail(&mut self, i: usize, error: &ApiError) {
         if let Some(slot) = self.slots[i].take() {
             self.shared.metrics.failed.inc();
@@ -14,10 +15,10 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Makes room after a pass for which there was no memory: first the prefix tree
-    /// goes; if it is empty, the choice that came last is failed. The others go on:
-    /// a refused pass has changed no session, but those whose rows were cut into
-    /// several micro-batches; `before` has the slots and their sessions' lengths.
+    /// Frees memory after a forward pass that found too little of it for K and V. First,
+    /// answers whose sessions the pass has changed are failed; `before` has each slot
+    /// with its session's length before the pass. Then the prefix cache is emptied. If it
+    /// was empty, the answer that got its slot last fails.
     pub(super) fn free_memory(&mut self, before: &[(usize, usize)], error: &ApiError) {
         for &(i, len) in before {
             let changed = |slot: &Slot<B>| slot.session.tokens().len() != len;

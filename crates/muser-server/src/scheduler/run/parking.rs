@@ -1,5 +1,5 @@
-//! Parking: takes a slot from an answer that has not ended, for a client that waits for
-//! one.
+//! Parks answers: takes the slot (place of a running answer) from an answer that has not
+//! ended, for a client that waits.
 
 use super::Scheduler;
 use crate::error::ApiError;
@@ -8,15 +8,16 @@ use crate::scheduler::slot::Slot;
 use muser_engine::Backend;
 use std::time::{Duration, Instant};
 
-/// How long a client may leave its channel of events full before its slot goes to a
-/// request that waits.
+/// How long a client may leave its channel of events full before its slot (place of a
+/// running answer) goes to a waiting request.
 const PARK: Duration = Duration::from_millis(250);
-/// How long an answer keeps its slot before it may be taken from a client that has at
-/// least two slots more than a client that waits.
+/// The least time that an answer keeps its slot (place of a running answer) before a
+/// waiting client that has at least two slots fewer may get it.
 const QUANTUM: Duration = Duration::from_secs(1);
 impl<B: Backend> Scheduler<B> {
-    /// If all slots are taken and a request waits, parks one answer: of a client that
-    /// does not read, or of one that has more slots than a client that waits.
+    /// If all slots (places of running answers) are taken and a request waits, parks one
+    /// answer: of a client that does not read, or of one that has more slots than a
+    /// client that waits.
     pub(super) fn make_room(&mut self) {
         let waits = self.queue.iter().any(|unit| unit.rank().is_some());
         if !waits || self.slots.iter().any(Option::is_none) {
@@ -35,8 +36,8 @@ impl<B: Backend> Scheduler<B> {
         }
     }
 
-    /// Returns the slot to take for fairness: the one longest held by a client that has
-    /// at least two slots more than some client that waits.
+    /// Returns the slot (place of a running answer) to take for fairness: the one longest
+    /// held by a client that has at least two slots more than some client that waits.
     fn surplus(&self, now: Instant) -> Option<usize> {
         if self.sessions_kept() >= self.slots.len() && !self.is_exact() {
             return None;
@@ -58,7 +59,8 @@ impl<B: Backend> Scheduler<B> {
         !self.model.transformer().lane().width_matters()
     }
 
-    /// Returns how many parked answers (begun, without a slot) keep their session.
+    /// Returns how many parked answers (begun, without a slot) keep their session in
+    /// memory.
     fn sessions_kept(&self) -> usize {
         self.queue
             .iter()
@@ -67,10 +69,10 @@ impl<B: Backend> Scheduler<B> {
     }
 
     /// Parks an answer: it leaves its slot and waits in the queue. As many parked answers
-    /// keep their sessions as there are slots; beyond, the session goes to the prefix
-    /// tree and is computed anew later. Where that would change bits (in the pinned lane,
-    /// llama.cpp's arithmetic), the session is kept, and the parked answer whose client
-    /// has not read for longest fails.
+    /// keep their sessions as there are slots. Beyond that, the session goes to the
+    /// prefix cache and is computed anew later. Where that would change bits (in the
+    /// pinned lane, llama.cpp's arithmetic), the session is kept, and the parked answer
+    /// whose client has not read for longest fails.
     fn park(&mut self, slot: Slot<B>) {
         let mut unit = slot.park();
         if self.sessions_kept() >= self.slots.len() {
