@@ -1,4 +1,5 @@
-//! Reports the result of one group of conformance cases.
+//! Reports the result of one group of conformance cases (one family of a backend's
+//! operations).
 
 use super::compare::Failure;
 
