@@ -5,32 +5,34 @@ use muser_engine::Event;
 use std::io::{self, IsTerminal as _, Stdout, Write};
 use std::sync::atomic::Ordering;
 
-/// The part of a generated answer that is written to standard output.
+/// The form in which a model's generated answer is written to standard output: text or
+/// token ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
-    /// The answer's text; on a terminal also the model's reasoning before it, dimmed.
+    /// Show the answer's text, and on a terminal the model's reasoning before it, dimmed.
     Text,
-    /// The answer's token ids, separated by commas.
+    /// Show the answer's token ids, separated by commas.
     Ids,
     Nothing,
 }
 
-/// A writer of a generated answer, piece by piece. After a failed write it writes nothing
-/// more and raises the interrupt flag, which stops the generation.
+/// A writer of a model's generated answer, piece by piece. After a failed write it writes
+/// nothing more and raises the interrupt flag, which stops the generation.
 pub(crate) struct Answer<W> {
     out: W,
     terminal: bool,
     show: Show,
-    /// Whether anything of the answer was written yet.
+    /// Whether any piece of the model's answer was written yet.
     begun: bool,
-    /// Whether the last piece written was reasoning and not the answer's text.
+    /// Whether the last piece written was the model's reasoning and not the answer's
+    /// text.
     reasoning: bool,
     ends_line: bool,
     error: Option<io::Error>,
 }
 
 impl Answer<Stdout> {
-    /// Makes a writer of an answer to standard output.
+    /// Makes a writer of a model's answer to standard output.
     pub(crate) fn new(show: Show) -> Self {
         let out = io::stdout();
         Self::to(show, out.is_terminal(), out)
@@ -51,7 +53,7 @@ impl<W: Write> Answer<W> {
     }
 
     /// Writes what an event of the generation (a token, text or reasoning) adds to the
-    /// answer, if it is of the part to show.
+    /// shown form of the answer: text or token ids.
     pub(crate) fn event(&mut self, event: Event<'_>) {
         match (event, self.show) {
             (Event::Token(id), Show::Ids) => {
@@ -72,7 +74,7 @@ impl<W: Write> Answer<W> {
         }
     }
 
-    /// Ends the answer's last line, if it is open.
+    /// Completes the output of a model's answer: ends its last line, if that is open.
     ///
     /// # Errors
     /// The first write that failed.

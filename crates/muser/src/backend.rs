@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// The backend that every command computes on: the CPU.
 pub(crate) type Device = Cpu;
 
-/// Returns the lane (the arithmetic) that `--lane` and `--profile` ask for.
+/// Returns the lane (the arithmetic: strict or pinned) that `--lane` and `--profile` ask
+/// for.
 pub(crate) fn lane(common: &Common) -> anyhow::Result<Lane> {
     let usage = |text: &str| Err(Usage(text.to_owned()).into());
     match (common.lane, common.profile) {

@@ -25,7 +25,8 @@ pub(crate) struct Usage(pub String);
 #[derive(Debug, thiserror::Error)]
 #[error("{path} cannot be used as a model")]
 pub(crate) struct BadModel {
-    /// The model file's path, or its name in messages.
+    /// The model's name in error messages: its file's path, or words for the embedded
+    /// model.
     pub(crate) path: String,
     /// The reason why the file cannot be used as a model.
     pub(crate) source: anyhow::Error,
@@ -68,8 +69,9 @@ fn class(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Returns whether an error of the engine is one of the command line, which asks for what
-/// the model lacks: an option out of range, an unknown token, text without a tokenizer.
+/// Returns whether an engine's error counts as one of the command line, which asked for
+/// what the model lacks: an option out of range, an unknown token, text without a
+/// tokenizer.
 fn asked_for(error: &muser_engine::Error) -> bool {
     use muser_engine::Error as Engine;
     matches!(

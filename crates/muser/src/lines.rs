@@ -29,8 +29,8 @@ pub(crate) enum Line {
 pub(crate) enum Lines {
     /// Lines typed on a terminal, in a line editor.
     Typed(Box<DefaultEditor>),
-    /// Standard input that is a file or a pipe; the flag says that nothing was read of it
-    /// yet.
+    /// Standard input that is a file or a pipe; the flag is true until its first line is
+    /// read.
     Piped(bool),
 }
 

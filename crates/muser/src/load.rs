@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// A loaded model, and the time that loading took.
 pub(crate) struct Loaded {
-    /// The model file's path, or its name in messages.
+    /// The model's name in messages: its file's path, or words for the embedded model.
     pub(crate) path: String,
     /// The loaded model: its weights and, if the file has one, its tokenizer.
     pub(crate) model: Arc<Model<Device>>,
@@ -43,7 +43,7 @@ pub(crate) fn model(common: &Common) -> anyhow::Result<Loaded> {
 }
 
 /// Starts a session (one token sequence with its KV cache) over a model, for at most
-/// `context` positions; `None` for the model's own number.
+/// `context` positions; for `None`, as many as the model's own context has.
 pub(crate) fn session(
     model: &Arc<Model<Device>>,
     context: Option<usize>,
@@ -51,8 +51,8 @@ pub(crate) fn session(
     Ok(Session::new(model.clone(), context)?)
 }
 
-/// Opens a GGUF file, or the embedded model if there is no path; returns its name in
-/// messages, too.
+/// Opens a GGUF file, or the embedded model if there is no path; returns the model's name
+/// in messages, too.
 pub(crate) fn file(path: Option<&Path>) -> anyhow::Result<(String, Gguf)> {
     let Some(path) = path else {
         let Some(bytes) = embedded::file() else {

@@ -14,11 +14,11 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The most log lines that may wait in the channel to be written.
 const LINES: usize = 4096;
-/// How long the end of the program waits until the last log lines are written.
+/// How long the program, when it ends, waits for its last log lines to be written.
 const LAST: Duration = Duration::from_millis(200);
 
-/// The log's side of the channel to its thread: makes a writer for each line that the
-/// `tracing` subscriber logs.
+/// The log of `muser serve`: makes a writer for each line that the `tracing` subscriber
+/// logs, and sends the lines through a channel to the thread that writes them.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     lines: SyncSender<Vec<u8>>,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// An output whose writes block until the test lets go of it, and then fail.
+    /// A test's output whose writes block until the test lets go of it, and then fail.
     struct Stuck(Receiver<()>);
 
     impl Write for Stuck {

@@ -22,7 +22,7 @@ pub(crate) fn buffer(mib: Option<u32>) -> usize {
 /// What a command measures: the opened model file that the command line names, and the
 /// backend that computes it.
 pub(crate) struct Subject {
-    /// The model file's path, or its name in messages.
+    /// The model's name in messages: its file's path, or words for the embedded model.
     pub(crate) name: String,
     /// The model's GGUF file, opened.
     pub(crate) gguf: Gguf,
@@ -64,8 +64,8 @@ impl Subject {
     }
 }
 
-/// How logits are computed: lane (the arithmetic) with its version, instruction-set level
-/// and number of threads.
+/// How logits are computed: the lane (the arithmetic) with its version, the
+/// instruction-set level and the number of threads.
 #[derive(serde::Serialize)]
 pub(crate) struct Setting {
     lane: String,
@@ -75,8 +75,8 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Takes lane (the arithmetic), instruction-set level and threads from a backend's
-    /// description.
+    /// Makes a setting (lane, that is the arithmetic, instruction-set level and threads)
+    /// from a backend's description.
     pub(crate) fn of(info: &BackendInfo) -> Self {
         Self {
             lane: info.lane.to_string(),
@@ -113,7 +113,8 @@ pub(crate) fn tokens(n: usize, vocab: usize) -> Vec<Token> {
     std::iter::repeat_with(next).take(n).collect()
 }
 
-/// Computes the SHA-256 of rows of logits, taken as little-endian f32, row after row.
+/// A hasher of rows of logits: computes the SHA-256 of their values as little-endian f32,
+/// row after row.
 #[derive(Clone, Default)]
 pub(crate) struct RowHash {
     hash: Sha256,
@@ -121,21 +122,21 @@ pub(crate) struct RowHash {
 }
 
 impl RowHash {
-    /// Adds one row of logits to the hash.
+    /// Adds one row of logits to the SHA-256.
     pub(crate) fn add(&mut self, row: &[f32]) {
         self.bytes.clear();
         self.bytes.extend(row.iter().flat_map(|l| l.to_le_bytes()));
         self.hash.update(&self.bytes);
     }
 
-    /// Returns the SHA-256 of the rows added so far, in hexadecimal.
+    /// Returns the SHA-256 of the rows of logits added so far, in hexadecimal.
     pub(crate) fn hex(self) -> String {
         let hash = self.hash.finalize();
         hash.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The median, the smallest and the largest of some measurements.
+/// The median, the smallest and the largest of repeated measurements.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -144,7 +145,8 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Computes median, smallest and largest of the values; zeros if there are none.
+    /// Computes median, smallest and largest of some measurements; zeros if there are
+    /// none.
     pub(crate) fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -163,8 +165,8 @@ impl Spread {
         }
     }
 
-    /// Divides `what` by median, smallest and largest: turns the times of an amount of work
-    /// into rates, of which the longest time gives the lowest.
+    /// Divides an amount of work, `what`, by the median, smallest and largest of its
+    /// times: turns times into rates, of which the longest time gives the lowest.
     pub(crate) fn rate(self, what: f64) -> Self {
         Self {
             median: what / self.median,
@@ -174,7 +176,8 @@ impl Spread {
     }
 }
 
-/// Formats median, smallest and largest for people: `12.3 (11.9-12.4)`.
+/// Formats the median, smallest and largest of measurements for people: `12.3
+/// (11.9-12.4)`.
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:.1} ({:.1}-{:.1})", self.median, self.min, self.max)

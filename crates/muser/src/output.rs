@@ -12,8 +12,8 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Writes one or more lines to standard error, escaped for a terminal. A failure has
-/// nowhere to be reported and is ignored.
+/// Writes one or more lines to standard error, escaped for a terminal. A failed write is
+/// ignored.
 pub(crate) fn note(line: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{}", lines(&line.to_string()));
 }

@@ -11,8 +11,9 @@ use std::time::Duration;
 /// The prompt that `muser run` uses when none is given.
 pub(crate) const BUILT_IN: &str = "Tell me a story about a brave little rabbit.";
 
-/// How long to wait for a prompt on standard input when the command line did not ask to
-/// read one: programs are often started with an open standard input that nobody writes to.
+/// How long `muser run` waits for a prompt on standard input that the command line did
+/// not ask to read: programs are often started with an open standard input that nobody
+/// writes to.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Reads the prompt: the argument (`-` is standard input), the file, standard input, or

@@ -33,22 +33,24 @@ const FORMAT: u32 = 1;
 pub(crate) struct Receipt {
     receipt: u32,
     lane: String,
-    /// The version of the lane (the arithmetic) that the logits were computed in.
+    /// The version of the lane (the arithmetic) that the receipt's logits were computed
+    /// in.
     pub(crate) lane_version: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<String>,
-    /// The number of threads that computed the logits: in the pinned lane (llama.cpp's
-    /// arithmetic) their bits can depend on it.
+    /// The number of threads that computed the receipt's logits: in the pinned lane
+    /// (llama.cpp's arithmetic) their bits can depend on it.
     pub(crate) threads: usize,
     /// The version of muser that wrote the receipt.
     muser: String,
     pub(crate) model: Model,
-    /// The number of tokens in each of the successive forward calls.
+    /// The number of tokens in each of the successive forward calls that gave the
+    /// receipt's logits.
     pub(crate) calls: Vec<usize>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logits: Logits,
-    /// The build of llama.cpp whose logits were the same when the receipt was written:
-    /// version, compiler, features.
+    /// What the build of llama.cpp that gave the same logits as the receipt's says of
+    /// itself: version, compiler, features.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<serde_json::Value>,
 }
@@ -72,7 +74,7 @@ pub(crate) struct Logits {
 }
 
 impl Receipt {
-    /// Makes a receipt of logits that this build of muser computed.
+    /// Makes a receipt (a record) of logits that this build of muser computed.
     pub(crate) fn new(
         lane: Lane,
         threads: usize,

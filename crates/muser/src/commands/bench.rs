@@ -85,16 +85,17 @@ impl Mode {
     }
 }
 
-/// One line of the benchmark's result: the speed of one mode at one depth and width, beside
-/// the machine's limits.
+/// One line of the benchmark's result: the speed of forward calls of one mode (decode or
+/// prefill), depth and width, beside the machine's limits.
 #[derive(Serialize)]
 struct Measurement {
     mode: Mode,
     depth: usize,
     width: usize,
-    /// The number of forward calls that one sample averages over.
+    /// The number of forward calls that one sample of the benchmark averages over.
     calls: u32,
-    /// Seconds of one forward call: median, smallest and largest of the samples.
+    /// Seconds of one forward call: median, smallest and largest of the benchmark's
+    /// samples.
     seconds: Spread,
     tok_s: Spread,
     bytes: u64,
@@ -125,8 +126,8 @@ struct Report {
     results: Vec<Measurement>,
 }
 
-/// The logits that were compared before the timing at one depth: their number of rows, and
-/// the SHA-256 of the reference.
+/// The logits that were compared at one depth before the benchmark's timing: their number
+/// of rows, and the SHA-256 of the reference's rows.
 #[derive(Serialize)]
 struct Verified {
     depth: usize,
@@ -206,21 +207,21 @@ struct Bench<'a> {
     bar: ProgressBar,
 }
 
-/// One case of the benchmark: a width and a mode of forward calls, with the samples taken
-/// so far.
+/// One case of the benchmark: forward calls of one width and mode (decode or prefill),
+/// with the samples taken so far.
 struct Case {
     mode: Mode,
     width: usize,
-    /// The SHA-256 that the last row of a call's logits must have.
+    /// The SHA-256 that the last row of logits of a timed forward call must have.
     last: String,
     calls: u32,
-    /// The mean seconds of one forward call, for each sample.
+    /// The mean seconds of one forward call: one value per sample of the benchmark.
     samples: Vec<f64>,
 }
 
 impl Bench<'_> {
-    /// Proves the logits of all widths at one depth (positions stored before a call), then
-    /// measures the widths and adds the results to the report.
+    /// Checks the logits of forward calls of all widths at one depth (positions stored
+    /// before a call), then times the calls and adds the results to the report.
     fn depth<B: Backend>(
         &mut self,
         rig: &mut Rig<'_, B>,
@@ -260,8 +261,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Warms up with calls of every width in both modes, and returns the cases to measure.
-    /// Prefill of one token is left out, since that is decode.
+    /// Warms up the benchmark with calls of every width in both modes, and returns the
+    /// cases to measure. Prefill of one token is left out, since that is decode.
     fn cases<B: Backend>(&self, rig: &mut Rig<'_, B>, proof: &Proof) -> anyhow::Result<Vec<Case>> {
         let mut cases = Vec::new();
         for mode in [Mode::Decode, Mode::Prefill] {
@@ -322,8 +323,9 @@ impl Bench<'_> {
 }
 
 impl Case {
-    /// Takes one sample, the mean time of some forward calls. The last row of the last call's
-    /// logits must have the hash that was proved before.
+    /// Takes one sample of the benchmark: the mean time of some forward calls. Fails
+    /// unless the last row of the last call's logits has the hash that was checked
+    /// before.
     fn sample<B: Backend>(&mut self, rig: &mut Rig<'_, B>) -> anyhow::Result<()> {
         let mut seconds = 0.0;
         for i in 0..self.calls {

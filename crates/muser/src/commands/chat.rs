@@ -118,8 +118,8 @@ fn converse(chat: &mut Chat<'_>, lines: &mut Lines) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads one entry of the user's: a line, and the next one for as long as a line ends with a
-/// backslash. Returns `None` at the end of input.
+/// Reads one entry that the user types or pipes: a line, and the next one for as long as
+/// a line ends with a backslash. Returns `None` at the end of input.
 fn read(lines: &mut Lines) -> anyhow::Result<Option<String>> {
     let mut text = String::new();
     loop {
@@ -150,7 +150,7 @@ struct Chat<'a> {
     sampler: Sampler,
     options: GenerateOptions,
     messages: Vec<Message>,
-    /// The number of messages, those of the system, that stay when `/reset` forgets the
+    /// The number of system messages, which stay when `/reset` forgets the rest of the
     /// conversation.
     fixed: usize,
 }
@@ -184,8 +184,8 @@ impl<'a> Chat<'a> {
         self.session.clear();
     }
 
-    /// Answers one message of the user. If the engine refuses, as with a full context, prints
-    /// why and forgets the message; the conversation goes on.
+    /// Answers one message of the user. If the engine refuses it, as when the context is
+    /// full, prints why and forgets the message; the conversation goes on.
     fn answer(&mut self, text: String) -> anyhow::Result<()> {
         interrupt::set_mode(interrupt::Mode::Always);
         self.messages.push(message("user", text));

@@ -165,7 +165,8 @@ fn geometry(spec: &Spec) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Formats a metadata value for people: on one line, cut after 100 characters.
+/// Formats a metadata value of a GGUF file for people: on one line, cut after 100
+/// characters.
 fn short(value: &Value) -> String {
     const MOST: usize = 100;
     let text = match value {
@@ -287,8 +288,8 @@ fn geometry_json(spec: &Spec) -> serde_json::Value {
     })
 }
 
-/// Returns the number that the shortest text of an f32 stands for: 0.1, not
-/// 0.10000000149011612. `None`, which becomes null, for an infinity or a NaN.
+/// Converts an f32 to the f64 of its shortest decimal text, for JSON: 0.1, not
+/// 0.10000000149011612. Returns `None`, which becomes null, for an infinity or a NaN.
 fn shortest(x: f32) -> Option<f64> {
     x.to_string().parse().ok().filter(|x: &f64| x.is_finite())
 }

@@ -111,8 +111,8 @@ pub(crate) fn run(common: &Common, args: &LogitsArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the sizes of the forward calls that evaluate so many tokens: those given, then
-/// one for the rest.
+/// Returns the sizes of the forward calls that evaluate this many tokens: the `sizes`
+/// that the user gave, then one for the rest.
 pub(crate) fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> {
     let mut left = tokens;
     let mut calls = Vec::with_capacity(sizes.len() + 1);
@@ -129,8 +129,8 @@ pub(crate) fn calls(tokens: usize, sizes: &[u32]) -> anyhow::Result<Vec<usize>> 
     Ok(calls)
 }
 
-/// Evaluates all tokens in forward calls of these sizes, and calls `each(position, logits)`
-/// after every token.
+/// Evaluates all tokens of a sequence in forward calls of these sizes, and passes the
+/// logits after every token to `each(position, logits)`.
 pub(crate) fn score(
     session: &mut Session<Device>,
     tokens: &[Token],
@@ -146,8 +146,8 @@ pub(crate) fn score(
     Ok(())
 }
 
-/// A receiver of rows of logits, in order: hashes them as little-endian f32, and writes them
-/// if there is an output.
+/// A receiver of rows of logits, in order: hashes them as little-endian f32, and writes
+/// them to the output file, if there is one.
 struct RowWriter<'a> {
     hash: Sha256,
     bytes: Vec<u8>,

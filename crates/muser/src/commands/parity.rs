@@ -64,8 +64,8 @@ pub(crate) struct ParityArgs {
     force: bool,
 }
 
-/// An error: of the receipts (records of logits) to check, so many of so many do not hold,
-/// because the logits differ or the receipt could not be checked.
+/// The error of `muser parity` that so many of so many receipts (records of logits) do
+/// not hold: their logits differ, or they could not be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} of {1} receipts do not hold")]
 struct Broken(usize, usize);

@@ -57,18 +57,20 @@ pub(crate) struct ProfileArgs {
     json: bool,
 }
 
-/// The token ids that each round of the profile computes: a prompt, and the tokens decoded
-/// after it.
+/// The token ids that each round of `muser profile` computes: a prompt, and the tokens
+/// decoded after it.
 struct Work {
     prompt: Vec<Token>,
     decode: Vec<Token>,
 }
 
-/// The times and results of one round: a prefill of the prompt and the decoding after it.
+/// The times and results of one round of `muser profile`: a prefill of the prompt and the
+/// decoding after it.
 struct Round {
     prefill: Duration,
     decode: Duration,
-    /// The SHA-256 of the logits after the prompt and after each decoded token.
+    /// The SHA-256 over all logits of the round: those after the prompt and after each
+    /// decoded token.
     hash: String,
     prefill_events: Vec<Event>,
     decode_events: Vec<Event>,
@@ -122,9 +124,9 @@ pub(crate) fn run(common: &Common, args: &ProfileArgs) -> anyhow::Result<()> {
     Ok(output::line(format_args!("{}", text.trim_end()))?)
 }
 
-/// Runs pairs of rounds, one without and one with the profiler, after a pair to warm up,
-/// and checks that both give the same logits. The order within a pair alternates, so that
-/// neither always finds what the other left in the caches.
+/// Runs pairs of rounds of `muser profile`, one without and one with the profiler, after
+/// a pair to warm up, and checks that both give the same logits. The order within a pair
+/// alternates, so that neither always profits from the caches that the other has filled.
 fn rounds<B: Backend>(
     plain: &Transformer<B>,
     measured: &Transformer<Profiled<B>>,

@@ -42,16 +42,18 @@ pub(crate) struct RoutesArgs {
     json: bool,
 }
 
-/// A rung (one line of the kernel table) for one weight format, as it is printed.
+/// A rung (one line of the kernel table) for one weight format, as `muser routes` prints
+/// it.
 #[derive(serde::Serialize)]
 struct Product {
     lane: &'static str,
     format: String,
-    /// The condition on the matrix's number of rows, in words: `any`, `multiple of 8`, …
+    /// The kernel's condition on the matrix's number of rows, in words: `any`, `multiple
+    /// of 8`, …
     rows: String,
-    /// The range of batch widths, in columns: `2 to 7`, `8 and more`, …
+    /// The batch widths for which the kernel is used, in words: `2 to 7`, `8 and more`, …
     columns: String,
-    /// The columns of a batch that the kernel computes: `all`, `groups of 4` or
+    /// Which columns (tokens) of a batch the kernel computes: `all`, `groups of 4` or
     /// `after groups`.
     part: &'static str,
     kernel: String,
@@ -59,7 +61,8 @@ struct Product {
     /// (muser's own arithmetic).
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<&'static str>,
-    /// The number of the model's matrices that take this kernel, by tensor class.
+    /// The number of the model's matrices that take this kernel, for each class of
+    /// tensors.
     #[serde(skip_serializing_if = "Option::is_none")]
     tensors: Option<BTreeMap<String, usize>>,
 }

@@ -196,7 +196,7 @@ fn is_chat(args: &RunArgs, loaded: &Loaded) -> bool {
     args.chat || args.system.is_some() || loaded.model.chat_template().is_ok()
 }
 
-/// Reads the value of `--tokens`.
+/// Reads the token ids in the value of `--tokens`: `1,2,3` or `@FILE`.
 fn given_tokens(list: &str) -> anyhow::Result<Vec<Token>> {
     let tokens = token_list::read("--tokens", list)?;
     match tokens.is_empty() {
@@ -205,7 +205,8 @@ fn given_tokens(list: &str) -> anyhow::Result<Vec<Token>> {
     }
 }
 
-/// Makes the tokens of a prompt that is a text.
+/// Reads the prompt's text and returns its tokens: as a user's message in the chat
+/// format, or as the beginning of a text to continue.
 fn prompt_tokens(args: &RunArgs, loaded: &Loaded) -> anyhow::Result<Vec<Token>> {
     if loaded.model.tokenizer().is_err() {
         let hint = format!(

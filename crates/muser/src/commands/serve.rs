@@ -47,14 +47,14 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 8080, value_name = "N")]
     port: u16,
-    /// Number of answers that are computed at once; further requests wait
+    /// Number of answers that are computed at once (slots); further requests wait
     #[arg(long, default_value_t = 4, value_name = "N")]
     slots: usize,
     /// Size of the context of an answer with its prompt, in positions; without it, the
     /// model's, up to 8192
     #[arg(long, value_name = "N")]
     ctx: Option<usize>,
-    /// Requests of one client that may wait; beyond that, they are refused with 429
+    /// Most requests of one client that may wait; further ones are refused with 429
     #[arg(long, default_value_t = 64, value_name = "N")]
     queue: usize,
     /// Memory of the prefix cache, the K/V states of earlier prompts, in MiB; 0 keeps none
@@ -152,8 +152,8 @@ pub(crate) fn run(common: &Common, args: &ServeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the files of API keys and certificate anew, for a running server. If a file cannot
-/// be used, nothing changes.
+/// Reads the files of API keys and certificate again, for a running server. If one of
+/// them cannot be used, nothing changes.
 fn reload(server: &Server, keys: Option<&Path>) {
     let keys = keys.map(self::keys).transpose();
     let done = keys.and_then(|keys| Ok(server.reload(keys)?));
@@ -288,7 +288,8 @@ impl Signals {
         })
     }
 
-    /// Waits until SIGTERM or Ctrl-C comes; calls `reload` at each SIGHUP meanwhile.
+    /// Waits until SIGTERM or Ctrl-C comes, which end the server; calls `reload` at each
+    /// SIGHUP meanwhile.
     fn wait(mut self, mut reload: impl FnMut()) {
         self.runtime.block_on(async {
             let mut tick = tokio::time::interval(Duration::from_millis(100));

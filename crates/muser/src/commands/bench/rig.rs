@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// The SHA-256 hashes of rows of logits, all together and each alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RowHashes {
-    /// The SHA-256 of the first rows together, as many as were asked for, computed as by
-    /// `muser logits --sha256`.
+    /// The SHA-256 of the first rows of logits together, as many as the caller asked for,
+    /// computed as by `muser logits --sha256`.
     pub(super) hash: String,
     /// The SHA-256 of each row of logits.
     pub(super) each: Vec<String>,
@@ -27,7 +27,8 @@ pub(super) struct Rig<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Rig<'a, B> {
-    /// Makes a rig over a token sequence with an empty KV cache: at depth 0.
+    /// Makes a benchmark's rig (a model with one token sequence) with an empty KV cache:
+    /// at depth 0.
     pub(super) fn new(model: &'a Transformer<B>, ids: &'a [Token]) -> Self {
         Self {
             model,
@@ -37,8 +38,8 @@ impl<'a, B: Backend> Rig<'a, B> {
         }
     }
 
-    /// Moves to a depth: computes tokens until the KV cache holds the first `depth`, or cuts
-    /// the cache back to them.
+    /// Moves the benchmark's sequence to a depth: computes tokens until the KV cache
+    /// holds the first `depth`, or cuts the cache back to them.
     pub(super) fn go_to(&mut self, depth: usize) -> Result<(), ModelError> {
         self.depth = depth;
         // A ring (the cache of a layer with a window) may no longer hold what lies before the
@@ -51,9 +52,9 @@ impl<'a, B: Backend> Rig<'a, B> {
             .forward(&mut self.cache, missing, Want::Nothing, &mut |_, _| {})
     }
 
-    /// Computes the rows of logits after the depth in forward calls of `width` tokens, the
-    /// last call shorter if need be: `rows` rows, or those of one call if that is more. With
-    /// [`Want::Last`], makes one call and returns its last row.
+    /// Computes the rows of logits of the tokens after the stored ones, at least `rows`
+    /// rows and one whole call, in forward calls of `width` tokens (the last can be
+    /// shorter). With [`Want::Last`], makes one call and returns its last row.
     pub(super) fn rows(
         &mut self,
         width: usize,
@@ -81,8 +82,8 @@ impl<'a, B: Backend> Rig<'a, B> {
         Ok(RowHashes { hash, each })
     }
 
-    /// Makes one forward call of `width` tokens; returns its time and, with `hash`, the
-    /// SHA-256 of its last row of logits.
+    /// Times one forward call of `width` tokens; with `hash`, also returns the SHA-256 of
+    /// its last row of logits.
     pub(super) fn time(
         &mut self,
         width: usize,

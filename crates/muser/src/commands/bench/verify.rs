@@ -1,5 +1,5 @@
-//! Proves, before `muser bench` times anything, that forward calls of every width give the
-//! bits of a reference.
+//! Checks, before `muser bench` times anything, that forward calls of every width give
+//! the bits of a reference.
 //!
 //! In the pinned lane (llama.cpp's arithmetic) each width has bits of its own, those that
 //! llama.cpp gives at that width. There the reference of a width is a second backend, of
@@ -13,7 +13,7 @@ use muser_model::Want;
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: expected SHA-256 {expected}, found {found}: a wrong answer is not timed")]
 pub(super) struct WrongAnswer {
-    /// The forward calls that gave other logits: depth, width and mode, in words.
+    /// The forward calls that gave wrong logits, in words: depth, width and mode.
     pub(super) what: String,
     /// The SHA-256 of the reference's logits.
     pub(super) expected: String,
@@ -21,19 +21,20 @@ pub(super) struct WrongAnswer {
     pub(super) found: String,
 }
 
-/// The hashes of the logits that forward calls of every width must give.
+/// The hashes of the logits that forward calls of every width must give while they are
+/// timed.
 #[derive(Debug)]
 pub(super) struct Proof {
     /// The SHA-256 of the reference's rows of logits.
     pub(super) hash: String,
-    /// For each width, in order, the SHA-256 of a call's last row of logits: of a call that
-    /// gives the logits of all tokens, and of one that gives only the last.
+    /// For each width, in order, the SHA-256 of a forward call's last row of logits: of a
+    /// call that gives the logits of all tokens, and of one that gives only the last.
     pub(super) last: Vec<[String; 2]>,
 }
 
-/// Proves the logits for the lane where they depend on the width, the pinned one
-/// (llama.cpp's arithmetic): for each width and mode, the subject (the backend to time,
-/// `run`) and the `witness` (a second backend) must give the same rows.
+/// Checks logits in the pinned lane (llama.cpp's arithmetic), where they depend on the
+/// width: for each width and mode, the subject (the backend to time, `run`) and the
+/// `witness` (a second backend) must give the same rows.
 pub(super) fn verify_widths(
     widths: &[usize],
     rows: usize,
@@ -69,9 +70,9 @@ pub(super) fn verify_widths(
     Ok(Proof { hash, last })
 }
 
-/// Computes `rows` rows of logits in one batch, one at a time, and in calls of each
-/// width, and checks that they are the same: the rows of calls that give all logits, and
-/// the last row of a call that gives the last.
+/// Checks that logits do not depend on the width of forward calls. Computes `rows` rows
+/// in one batch, one at a time, and in calls of each width, and compares them: the rows
+/// of calls that give all logits, and the last row of a call that gives only the last.
 ///
 /// `run` computes rows of logits: [`super::rig::Rig::rows`] at some depth.
 pub(super) fn verify(
@@ -116,8 +117,8 @@ pub(super) fn verify(
 mod tests {
     use super::*;
 
-    /// Fakes the rows of a forward call: each row's hash is its index, with a mark if `wrong`
-    /// picks it.
+    /// Makes up the rows of a forward call for a test: each row's hash is its index, with
+    /// a mark if `wrong` picks the row.
     fn honest(
         width: usize,
         rows: usize,

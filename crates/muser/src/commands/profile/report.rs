@@ -11,7 +11,8 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// All that `muser profile` prints: the setting, and the times of prefill and decode.
+/// All that `muser profile` prints: the model, the lane (the arithmetic), instruction set
+/// and threads, and the times of prefill and decode.
 #[derive(Serialize)]
 pub(super) struct Report {
     #[serde(rename = "file")]
@@ -31,9 +32,10 @@ pub(super) struct Phase {
     tokens: usize,
     /// The number of forward passes in one round of this phase (prefill or decode).
     passes: usize,
-    /// Tokens per second in the rounds without the profiler.
+    /// Tokens per second without the profiler: median, smallest and largest of the
+    /// rounds.
     tok_s_plain: Spread,
-    /// Tokens per second in the rounds with the profiler.
+    /// Tokens per second with the profiler: median, smallest and largest of the rounds.
     tok_s_profiled: Spread,
     /// The profiler's cost: the median time with it divided by the median time without it,
     /// less one.
@@ -51,8 +53,8 @@ pub(super) struct Phase {
 /// forward pass.
 #[derive(Clone, Default, Serialize)]
 struct Line {
-    /// The part of the forward pass: `embed`, `attention`, `ffn` or `head`; in the lines by
-    /// layer, the number of a layer.
+    /// The part of the forward pass that this line sums: `embed`, `attention`, `ffn` or
+    /// `head`; in the lines by layer, the number of a layer.
     part: String,
     /// The operation's name; that of a projection set (matrices that multiply the same
     /// input) lists the matrices. Empty in the lines by layer.
@@ -76,7 +78,7 @@ impl Line {
     }
 }
 
-/// The sums of counts and times over several recorded operations.
+/// The sums of counts and times over several operations that the profiler recorded.
 #[derive(Default)]
 struct Sum {
     counts: Counts,
@@ -89,8 +91,9 @@ impl Sum {
         self.time += event.time;
     }
 
-    /// Returns the figures of one forward pass, given sums over `passes` equal ones. What does
-    /// not depend on the depth is the same in each, so that the integer division is exact.
+    /// Returns one line of the profile, the means over `passes` forward passes of these
+    /// sums. Counts that do not depend on the depth are the same in each pass, so that
+    /// their integer division is exact.
     fn line(&self, part: &str, op: &str, passes: u64) -> Line {
         let c = &self.counts;
         let each = |n: u64| n / passes;
@@ -143,8 +146,9 @@ fn layer(stage: Option<Stage>) -> String {
     }
 }
 
-/// Sums recorded operations that have the same key, and returns a line for each key in the
-/// order of first appearance.
+/// Groups operations that the profiler recorded by a key (part of the forward pass,
+/// operation), and returns a line of the profile for each key, in the order of first
+/// appearance.
 fn by<'a>(
     events: impl Iterator<Item = &'a Event>,
     key: impl Fn(&Event) -> (String, String),
@@ -165,8 +169,9 @@ fn by<'a>(
 }
 
 impl Phase {
-    /// Computes a phase's figures from pairs of rounds, one without and one with the profiler;
-    /// `of` picks the phase's time and recorded operations from a round.
+    /// Computes the profile of prefill or decode from pairs of rounds, one without and
+    /// one with the profiler; `of` picks the phase's time and recorded operations from a
+    /// round.
     pub(super) fn new(
         tokens: usize,
         passes: usize,

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::time::Duration;
 
-/// Writes the operations of a prefill and of decoding as a Chrome trace in JSON.
+/// Writes the operations that the profiler recorded in a prefill and in decoding as a
+/// Chrome trace in JSON.
 pub(super) fn write(
     out: &mut impl Write,
     prefill: &[Event],
@@ -38,8 +39,8 @@ pub(super) fn write(
     Ok(writeln!(out)?)
 }
 
-/// Splits recorded operations into micro-batches (batches that the forward pass computes at
-/// once), each of which begins with the embedding.
+/// Splits operations that the profiler recorded into micro-batches (batches that the
+/// forward pass computes at once), each of which begins with the embedding.
 fn passes(events: &[Event]) -> impl Iterator<Item = &[Event]> {
     events.chunk_by(|a, b| {
         let embeds = |e: &Event| e.stage == Some(Stage::Embed);
@@ -51,8 +52,8 @@ fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// Makes the trace's span that encloses successive operations, of which there is at least
-/// one.
+/// Makes the Chrome trace's span that encloses successive operations, of which there is
+/// at least one.
 fn enclosing(events: &[Event], category: &str, name: String) -> Value {
     let start = events.first().map_or(Duration::ZERO, |e| e.start);
     let end = events.last().map_or(start, |e| e.start + e.time);

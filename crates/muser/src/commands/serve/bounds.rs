@@ -10,8 +10,8 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Bounds of requests")]
 pub(super) struct Bounds {
-    /// Most memory of all requests and unfinished answers in MiB; a client may hold as
-    /// much as it leaves free, one request half of it
+    /// Most memory of all requests and unfinished answers in MiB; one client gets no more
+    /// than it leaves free for others, one request no more than half
     #[arg(long, default_value_t = 256, value_name = "N")]
     memory_mib: u64,
     /// Largest body of a request in MiB
