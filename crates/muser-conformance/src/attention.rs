@@ -16,7 +16,8 @@ use muser_ops::oracle::Oracle;
 use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
 use std::ops::Range;
 
-/// The shape of an attention case: its heads, its window, and the size of its KV cache.
+/// The shape of a conformance case of attention: its heads, its window, and the size of
+/// its KV cache.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     heads: usize,
@@ -66,9 +67,9 @@ impl Shape {
     }
 }
 
-/// One batch of an attention case: stores the rows `data` of K and V in the cache at
+/// One batch of an attention test: stores the rows `data` of K and V in the KV cache at
 /// the positions from `at` on, then computes attention of the last `keep` rows; with 0
-/// it stores only.
+/// it only stores.
 #[derive(Clone, Debug)]
 struct Step {
     at: usize,
@@ -84,7 +85,8 @@ impl Step {
     }
 }
 
-/// The inputs Q, K and V of an attention case: row i of each belongs to token i.
+/// The inputs Q, K and V of a conformance case of attention: row i of each belongs to
+/// token i.
 struct Data {
     shape: Shape,
     scale: f32,
@@ -122,7 +124,7 @@ impl Run<'_> {
         self.steps.iter().map(Step::kept).filter(|r| !r.is_empty())
     }
 
-    /// Returns whether the contract of the KV cache allows the case's batches: they fit
+    /// Returns whether the KV cache allows the batches of this attention test: they fit
     /// the cache, and the positions that they read are still held.
     fn is_allowed(&self) -> bool {
         let layout = self.data.shape.layout();
@@ -187,8 +189,9 @@ impl Case for Run<'_> {
     }
 }
 
-/// Runs every split of an attention case into batches on the subject (the backend under
-/// test), and only the first split on the oracle.
+/// Tests every split of an attention case into batches on the subject (the backend
+/// under test) against the oracle (which defines the right bits), which runs only the
+/// first split.
 fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) {
     let width = data.shape.q_width();
     let mut expected = vec![f32::NAN; data.q.len()];

@@ -517,8 +517,8 @@ impl Defective {
         Ok(())
     }
 
-    /// Computes attention with the planted defect from the K and V that the hook has
-    /// recorded, if there is one sequence of one layer; otherwise the oracle computes
+    /// Computes attention with the planted defect from the recorded K and V, if there
+    /// is one sequence of one layer; otherwise the oracle (without defects) computes
     /// it.
     fn attention(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         let Call::Attention {

@@ -37,7 +37,8 @@ pub struct Seen {
 pub enum Mismatch {
     /// A result of the operation with other bits than expected.
     Value {
-        /// The bits of the expected f32 result, which the oracle computed.
+        /// The bits of the expected f32 result, as computed by the oracle (the scalar
+        /// functions that define them).
         expected: u32,
         /// The bits of the f32 result that the backend under test computed.
         found: u32,

@@ -58,12 +58,12 @@ use rng::Rng;
 /// weights, one weight format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Products of one weight matrix with batches of many widths.
+    /// Conformance group: products of one weight matrix with batches of many widths.
     Matvec(DType),
-    /// Projection sets: several weight matrices, of several formats, multiplied with
-    /// the same input in one call.
+    /// Conformance group: projection sets, that is several weight matrices, of several
+    /// formats, multiplied with the same input in one call.
     MatvecSet,
-    /// Lookup of tokens' rows in an embedding table.
+    /// Conformance group: lookup of tokens' rows in an embedding table.
     Embed(DType),
     /// Conformance group: RMS norm of rows, from one buffer to another.
     RmsNorm,
@@ -73,28 +73,29 @@ pub enum Group {
     AddRmsNorm,
     /// Conformance group: rotary position encoding (RoPE).
     Rope,
-    /// Stores into the KV cache, and attention without a window.
+    /// Conformance group: stores into the KV cache, and attention without a window.
     AttentionFull,
-    /// Stores into the KV cache, and attention with a sliding window, for which the
-    /// cache is a ring.
+    /// Conformance group: stores into the KV cache, and attention with a sliding
+    /// window, for which the cache is a ring.
     AttentionWindow,
-    /// Stores into the KV cache, and attention, with values at the ends of the ranges
-    /// of f16 and f32.
+    /// Conformance group: stores into the KV cache, and attention, with values at the
+    /// ends of the ranges of f16 and f32.
     AttentionValues,
-    /// Attention of several sequences in one batch: each must get the bits that it gets
-    /// alone.
+    /// Conformance group: attention of several sequences in one batch, each of which
+    /// must get the bits that it gets alone.
     AttentionTogether,
-    /// Elementwise sum `x + y`.
+    /// Conformance group: elementwise sum `x + y`.
     Add,
-    /// Elementwise gate `x · sigmoid(g)`.
+    /// Conformance group: elementwise gate `x · sigmoid(g)`.
     SigmoidGate,
-    /// Elementwise product `silu(g) · u`.
+    /// Conformance group: elementwise product `silu(g) · u`.
     SiluProduct,
     /// Conformance group: scaling and soft-capping of logits.
     SoftCap,
     /// Conformance group: copies of rows from one buffer to another.
     CopyRows,
-    /// Gathering of a batch's kept rows (those whose logits are computed).
+    /// Conformance group: gathering of a batch's kept rows (those whose logits are
+    /// computed).
     Gather,
     /// Conformance group: choosing of tokens from rows of logits.
     Choose,

@@ -14,13 +14,12 @@ use muser_ops::project::Operand;
 use muser_ops::{Backend, OpError, Weight, project};
 use muser_quant::{Arithmetic, DType, GROUP, QK};
 
-/// The number of rows of activations in a pool of products, which the oracle computes
-/// once for many cases: more than the widest batch has, so that batches can begin at
-/// different rows.
+/// The number of rows of activations whose products the oracle computes once, for all
+/// cases: more than the widest batch has, so that batches can begin at different rows.
 const POOL: usize = 40;
 
-/// A pool of products: weight matrices with the same number of columns, rows of
-/// activations, and the oracle's products of them (those with the defined bits).
+/// Weight matrices with the same number of columns, rows of activations, and the
+/// products of all of them, which the oracle computes once for many conformance cases.
 struct Pool {
     cols: usize,
     x: Vec<f32>,
@@ -31,8 +30,9 @@ struct Matrix {
     dtype: DType,
     rows: usize,
     bytes: Vec<u8>,
-    /// The oracle's products of the weight matrix with every row of activations, of
-    /// shape `[rows of activations, rows of the matrix]`.
+    /// The weight matrix's products with every row of activations, computed by the
+    /// oracle (which defines the right bits); shape `[rows of activations, rows of the
+    /// matrix]`.
     expected: Vec<f32>,
 }
 
@@ -137,8 +137,8 @@ impl AsRef<[u8]> for Unaligned {
 
 struct Window<'a> {
     pool: &'a Pool,
-    /// The first row, and the number of rows, that the case takes from each weight
-    /// matrix of the pool.
+    /// The first row, and the number of rows, that this conformance case takes from
+    /// each weight matrix.
     windows: Vec<(usize, usize)>,
     first_input: usize,
     batch: usize,

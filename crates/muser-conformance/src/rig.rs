@@ -92,15 +92,16 @@ pub(super) fn caches<B: Backend>(b: &B, runs: usize) -> Vec<B::Kv> {
 /// A case of the conformance suite: inputs, and an operation on them that runs on any
 /// backend.
 pub(super) trait Case {
-    /// Returns the description of the case (shapes and inputs) for a report.
+    /// Returns the description of the conformance case (shapes and inputs) for a
+    /// report.
     fn name(&self) -> String;
     /// Runs the conformance case on a backend and returns every operand as it was
     /// before and after.
     fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError>;
 }
 
-/// Prints the case and the seed to standard error if the subject (the backend under
-/// test) panics.
+/// Prints the running conformance case and its seed to standard error if the subject
+/// (the backend under test) panics.
 struct Announce<'a, C: Case>(&'a C, u64);
 
 impl<C: Case> Drop for Announce<'_, C> {

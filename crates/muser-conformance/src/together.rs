@@ -20,11 +20,11 @@ type Batch = Vec<(usize, usize)>;
 struct Together {
     kv_heads: usize,
     window: usize,
-    /// The number of first positions that all sequences of the case share.
+    /// The number of first positions that all sequences of the attention case share.
     past: usize,
     batches: Vec<Batch>,
-    /// Whether each sequence runs in batches of its own, as when the oracle computes
-    /// the expected values, or together with the others.
+    /// Whether each sequence runs in batches of its own (as the oracle computes the
+    /// expected values) or in batches together with the others.
     alone: bool,
     q: Vec<f32>,
     k: Vec<f32>,

@@ -67,8 +67,8 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// The two kinds of forward calls that are timed: decode, which gives the logits of every
-/// token, and prefill, which gives those of the last.
+/// The two modes of the forward calls that the benchmark times: decode, which gives the
+/// logits of every token, and prefill, which gives those of the last.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
@@ -262,7 +262,7 @@ impl Bench<'_> {
     }
 
     /// Warms up the benchmark with calls of every width in both modes, and returns the
-    /// cases to measure. Prefill of one token is left out, since that is decode.
+    /// cases to measure: all but prefill of one token, which is the same as decode.
     fn cases<B: Backend>(&self, rig: &mut Rig<'_, B>, proof: &Proof) -> anyhow::Result<Vec<Case>> {
         let mut cases = Vec::new();
         for mode in [Mode::Decode, Mode::Prefill] {
