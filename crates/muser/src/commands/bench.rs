@@ -100,9 +100,11 @@ struct Measurement {
     tok_s: Spread,
     bytes: u64,
     flops: u64,
-    /// Bytes of weights and KV read per second, at the median time of a call.
+    /// Bytes of weights and KV that forward calls read per second, at the median time of
+    /// a call.
     bandwidth: f64,
-    /// Arithmetic operations per second, at the median time of a call.
+    /// Arithmetic operations that forward calls do per second, at the median time of a
+    /// call.
     ops: f64,
     bandwidth_share: f64,
     peak_share: Option<f64>,
