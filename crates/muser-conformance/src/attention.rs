@@ -16,7 +16,8 @@ use muser_ops::oracle::Oracle;
 use muser_ops::{Attention, Backend, KvLayout, OpError, Plan, Run as PlanRun, Subset};
 use std::ops::Range;
 
-/// The shape of an attention case: its heads, its window, and the size of its KV cache.
+/// The shape of a conformance case of attention: its heads, its window, and the size of
+/// its KV cache.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     heads: usize,
@@ -66,9 +67,9 @@ impl Shape {
     }
 }
 
-/// One batch of an attention case: stores the rows `data` of K and V in the cache at
+/// One batch of an attention test: stores the rows `data` of K and V in the KV cache at
 /// the positions from `at` on, then computes attention of the last `keep` rows; with 0
-/// it stores only.
+/// it only stores.
 #[derive(Clone, Debug)]
 struct Step {
     at: usize,
@@ -77,13 +78,15 @@ struct Step {
 }
 
 impl Step {
-    /// Returns the rows of the inputs whose attention this batch computes.
+    /// Returns which rows of Q, K and V are the queries of this batch: its last `keep`
+    /// rows, whose attention is computed.
     fn kept(&self) -> Range<usize> {
         self.data.end - self.keep.min(self.data.len())..self.data.end
     }
 }
 
-/// The inputs Q, K and V of an attention case: row i of each belongs to token i.
+/// The inputs Q, K and V of a conformance case of attention: row i of each belongs to
+/// token i.
 struct Data {
     shape: Shape,
     scale: f32,
@@ -93,7 +96,7 @@ struct Data {
 }
 
 impl Data {
-    /// Fills Q, K and V with normally distributed values.
+    /// Makes inputs Q, K and V of normally distributed values for `tokens` tokens.
     fn plain(rng: &mut Rng, shape: Shape, tokens: usize) -> Self {
         Self {
             shape,
@@ -115,13 +118,13 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Iterates over the outputs of an attention case: yields for each the rows of the
-    /// inputs that it belongs to.
+    /// Iterates over the batches that compute attention, and yields for each the range
+    /// of rows of Q whose attention it computes.
     fn outputs(&self) -> impl Iterator<Item = Range<usize>> {
         self.steps.iter().map(Step::kept).filter(|r| !r.is_empty())
     }
 
-    /// Returns whether the contract of the KV cache allows the case's batches: they fit
+    /// Returns whether the KV cache allows the batches of this attention test: they fit
     /// the cache, and the positions that they read are still held.
     fn is_allowed(&self) -> bool {
         let layout = self.data.shape.layout();
@@ -186,8 +189,9 @@ impl Case for Run<'_> {
     }
 }
 
-/// Runs every split of an attention case into batches on the subject (the backend under
-/// test), and only the first split on the oracle.
+/// Tests every split of an attention case into batches on the subject (the backend
+/// under test) against the oracle (which defines the right bits), which runs only the
+/// first split.
 fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) {
     let width = data.shape.q_width();
     let mut expected = vec![f32::NAN; data.q.len()];
@@ -222,9 +226,9 @@ fn check<B: Backend>(suite: &mut Suite<'_, B>, data: &Data, cuts: &[Vec<Step>]) 
     }
 }
 
-/// Splits the rows `data` of the inputs, at the positions of the same numbers, into
-/// batches of these sizes; the last size repeats. Attention is computed of the last
-/// `keep` rows of each batch.
+/// Splits the rows `data` of Q, K and V into batches of the given sizes, of which the
+/// last one repeats; row i belongs to position i. Each batch computes the attention of
+/// its last `keep` rows.
 fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut at = data.start;
@@ -238,20 +242,20 @@ fn cut(data: Range<usize>, sizes: &[usize], keep: usize) -> Vec<Step> {
     steps
 }
 
-/// Puts `prefix` positions before these batches, stored in the KV cache without
-/// attention, `store` at a time.
+/// Prepends batches that store the first `prefix` positions in the KV cache without
+/// computing attention, `store` positions at a time.
 fn after(prefix: usize, store: usize, mut steps: Vec<Step>) -> Vec<Step> {
     let mut all = cut(0..prefix, &[store], 0);
     all.append(&mut steps);
     all
 }
 
-/// A number larger than any case's rows: as a batch size everything in one batch, as
-/// `keep` all rows of a batch.
+/// A number larger than any attention case's number of rows. As a batch size it puts
+/// all rows in one batch; as `keep` it computes the attention of all of them.
 const ALL: usize = 1 << 20;
 
-/// Runs the attention cases without a window: numbers and sizes of heads, edges of
-/// chunks (64 cached positions), a long context.
+/// Runs the conformance cases of attention without a sliding window: numbers and sizes
+/// of heads, edges of chunks (64 cached positions), a long context.
 pub(super) fn full<B: Backend>(suite: &mut Suite<'_, B>) {
     let geometries = [
         (4, 1, 64),
@@ -318,8 +322,8 @@ fn edge_cuts(n: usize) -> Vec<Vec<Step>> {
     ]
 }
 
-/// Runs the attention cases with a sliding window: KV caches that are rings, which
-/// fill, wrap and are rewound.
+/// Runs the conformance cases of attention with a sliding window: KV caches that are
+/// rings, which fill, wrap and are rewound.
 pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [1, 2, 63, 64, 65, 100, 128] {
         let shape = Shape::new(4, 1, 64).window(window, 132);
@@ -353,8 +357,8 @@ pub(super) fn window<B: Backend>(suite: &mut Suite<'_, B>) {
     rewind(suite);
 }
 
-/// Runs cases that rewind a sequence and continue it with other tokens: attention must
-/// not see the K and V that they replace.
+/// Runs attention cases that rewind a sequence and continue it with other tokens:
+/// attention must not see the K and V that were replaced.
 fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     for window in [None, Some(64), Some(100)] {
         let shape = Shape {
@@ -384,32 +388,34 @@ fn rewind<B: Backend>(suite: &mut Suite<'_, B>) {
     }
 }
 
-/// A change that an attention case of [`values`] makes to normally distributed Q, K and
-/// V.
+/// A change that turns normally distributed Q, K and V into the inputs of an attention
+/// case with extreme values; [`values`] runs these cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// Some values of K beyond the range of f16: some scores are infinite, with either
-    /// sign.
+    /// Makes some keys exceed the range of f16, so that some attention scores are
+    /// infinite, with either sign.
     KeyOverflow,
-    /// Some values of V beyond the range of f16, which the KV cache stores as
-    /// infinities.
+    /// Makes some values of V exceed the range of f16, so that the KV cache stores them
+    /// as infinities.
     ValueOverflow,
-    /// Values of K and V at the ends of the range of f16, and halfway between two f16.
+    /// Puts values at the ends of the range of f16, and halfway between two f16, into K
+    /// and V.
     HalfRange,
-    /// Attention scores so far apart that some exponentials of the softmax are zero or
-    /// subnormal.
+    /// Makes attention scores lie so far apart that some exponentials of the softmax
+    /// are zero or subnormal.
     FarScores,
-    /// Queries of zeros with both signs, so that all attention scores are equal.
+    /// Makes all queries zeros of both signs, so that all attention scores are equal.
     ZeroQuery,
-    /// NaN and infinity in some queries, and a NaN in one key.
+    /// Puts NaN and infinity into some queries, and a NaN into one key.
     Nan,
-    /// Rows of Q, K and V of every kind of test activations.
+    /// Draws the rows of Q, K and V from every random distribution of test activations.
     Any,
-    /// A scale of the attention scores so small that they are subnormal.
+    /// Makes the factor that scales attention scores so small that they are subnormal.
     TinyScale,
 }
 
-/// Runs the attention cases with values at the ends of the ranges of f16 and f32.
+/// Runs the conformance cases of attention with values at the ends of the ranges of f16
+/// and f32.
 pub(super) fn values<B: Backend>(suite: &mut Suite<'_, B>) {
     use Change::*;
     let changes = [

@@ -1,5 +1,5 @@
-//! A backend that is the oracle with one planted defect, which the conformance suite
-//! must find.
+//! A backend that is the oracle (the scalar functions that define every operation's
+//! bits) with one planted defect, which the conformance suite must find.
 
 use muser_ops::hook::{Call, Hook, Hooked};
 use muser_ops::oracle::{Buffer, Oracle};
@@ -15,17 +15,20 @@ use muser_quant::{Arithmetic, DType, Sums, Superblock as _};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A defect that is planted into the oracle's operations.
+/// A defect to plant into the oracle's operations (the scalar functions that define
+/// their bits), which the conformance suite must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Defect {
     LastRowUnwritten,
-    /// Defect: the last finite result is wrong by one ulp.
+    /// Defect: the last finite result of an operation is wrong by one ulp (its lowest
+    /// bit).
     OneUlp,
     GuardRow,
-    /// Defect: the operation writes the 64th value behind its results, as a store that
-    /// is two tiles wide would.
+    /// Defect: the operation overwrites the 64th value behind its output, as a kernel
+    /// would whose last store is two tiles too wide.
     LastGuard,
-    /// Defect: every result is wrong by one ulp, but only in batches of nine rows.
+    /// Defect: every result of an operation is wrong by one ulp, but only in batches of
+    /// nine rows.
     NineRows,
     InputChanged,
     NanForNumber,
@@ -38,10 +41,10 @@ pub(super) enum Defect {
     FlushedScale,
     /// Defect: quantised activations whose scale is NaN are treated as zeros.
     NonFiniteIsZero,
-    /// Defect: the products of groups of weights are added in order instead of folded
-    /// by halves.
+    /// Defect: a dot product adds the products of its groups of 32 weights one after
+    /// the other instead of folding them by halves.
     FoldedInOrder,
-    /// Defect: sums of floats are taken in 128 partial sums instead of 256.
+    /// Defect: dot products and norms in f32 use 128 partial sums instead of 256.
     OtherPartials,
     SwappedOutputs,
     LastOfSetUnwritten,
@@ -57,7 +60,8 @@ pub(super) enum Defect {
     /// Defect: a ring (the KV cache of a layer with a window) is one chunk of 64
     /// positions too short.
     ShortRing,
-    /// Defect: a position that is stored again after a rewind keeps its first K and V.
+    /// Defect: a position of the KV cache that is stored again after a rewind keeps its
+    /// first K and V.
     StaleAfterRewind,
     FlushToZero,
     LostNegativeZero,
@@ -65,11 +69,11 @@ pub(super) enum Defect {
     TableRowZero,
     CopiesFromZero,
     CopiesToZero,
-    /// Defect: gathering takes the first rows of a batch instead of its kept rows
+    /// Defect: gathering copies the first rows of a batch instead of its kept rows
     /// (those whose logits are computed).
     GathersTheFirst,
-    /// Defect: in a batch of several sequences, the last one gets the attention of the
-    /// first one's first row.
+    /// Defect: in a batch of several sequences, the last sequence's first row of
+    /// attention is the first sequence's.
     OtherSequence,
     /// Defect: of several equal logits the last one's token is chosen instead of the
     /// first one's.
@@ -83,12 +87,13 @@ pub(super) enum Defect {
     /// Defect: the choice of a token takes a logit that is not finite as zero instead
     /// of failing.
     ChoosesPastNan,
-    /// Defect: the choice of a token sums the weights of tokens one after the other
-    /// instead of in the defined order.
+    /// Defect: a random choice of a token sums the tokens' sampling weights one after
+    /// the other instead of in the defined order.
     SumsInOrder,
 }
 
-/// The oracle with one planted defect: a backend that the conformance suite must fail.
+/// The oracle (the scalar functions that define every operation's bits) with one
+/// planted defect: a backend that the conformance suite must fail.
 pub(super) type Broken = Hooked<Oracle, Defective>;
 
 pub(super) fn broken(defect: Defect) -> Broken {
@@ -100,13 +105,13 @@ pub(super) fn broken(defect: Defect) -> Broken {
     Hooked::over(Arc::new(Oracle), hook)
 }
 
-/// The hook that plants a defect into the operations of the oracle.
+/// The hook around the oracle's operations that plants one defect into their results.
 pub(super) struct Defective {
     defect: Defect,
-    /// Copies of the inputs that an operation pretends to have changed: reading a
-    /// buffer with the same values gives changed ones.
+    /// The values of input buffers that this backend pretends to have changed. Reading
+    /// a buffer with exactly these values gives changed ones.
     changed: Mutex<Vec<Vec<f32>>>,
-    /// The K and V that were stored in the KV cache created last.
+    /// The K and V that the hook saw stored in the KV cache that was created last.
     past: Mutex<Past>,
 }
 
@@ -123,8 +128,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap()
 }
 
-/// Reads all values of a buffer; finds its number of rows by trying, since the oracle
-/// reads any number that the buffer has.
+/// Reads all values of an oracle's buffer. Its number of rows is found by trying, since
+/// the oracle reads any number that the buffer has.
 fn all(x: &Buffer) -> Vec<f32> {
     let width = Oracle.width(x).max(1);
     let mut rows = 1;
@@ -153,8 +158,8 @@ fn ulp(x: f32) -> f32 {
 }
 
 impl Defective {
-    /// Plants the defect into an operation's `n` results `x`, or into the values behind
-    /// them.
+    /// Plants the defect into `x`, whose first `n` values are an operation's results
+    /// and whose others are guard values.
     fn spoil(&self, n: usize, width: usize, before: &[f32], x: &mut [f32]) {
         let last_finite = x[..n].iter().rposition(|v| v.is_finite());
         let replace = |x: &mut [f32], with: fn(f32) -> f32| {
@@ -230,8 +235,8 @@ impl Defective {
     }
 }
 
-/// Computes a dot product one group of weights at a time, which adds the groups'
-/// products in order; with a single group the result is right.
+/// Computes a dot product one group of 32 weights at a time and adds the groups'
+/// products in order: a planted defect, which changes nothing if there is one group.
 fn folded_in_order(dtype: DType, row: &[u8], y: &Operand) -> f32 {
     let Operand::Groups(y) = y else {
         return f32::NAN;
@@ -252,7 +257,7 @@ fn unfused(dtype: DType, row: &[u8], y: &[BlockQ8K], dot: fn(&[u8], &BlockQ8K) -
     acc - accm
 }
 
-/// Returns the error of a backend that refuses operations on one row.
+/// Returns the error of a defective backend that refuses operations on one row.
 fn refusal(rows: usize) -> OpError {
     OpError::Unsupported {
         op: "any",
@@ -262,8 +267,8 @@ fn refusal(rows: usize) -> OpError {
     }
 }
 
-/// Draws a token from all tokens with the sums of their weights taken one after the
-/// other; `None` if the settings do more than set a temperature.
+/// Draws a random token with the tokens' sampling weights summed one after the other, a
+/// planted defect; `None` if the settings do more than set a temperature.
 fn sums_in_order(p: &SamplingParams, u: f64, logits: &[f32]) -> Option<u32> {
     let plain = SamplingParams {
         seed: p.seed,
@@ -294,7 +299,7 @@ fn partials_128(x: &[f32], y: &[f32]) -> f32 {
     reduce::halve(&mut p)
 }
 
-/// An operation on the oracle with its operands, as the hook gets it.
+/// An operation with its operands, as the hook gets it before the oracle runs it.
 type OracleCall<'a, 'kv> = Call<'a, 'kv, Oracle>;
 
 impl Hook<Oracle> for Defective {
@@ -512,8 +517,8 @@ impl Defective {
         Ok(())
     }
 
-    /// Computes attention with the planted defect from the K and V that the hook has
-    /// recorded, if there is one sequence of one layer; otherwise the oracle computes
+    /// Computes attention with the planted defect from the recorded K and V, if there
+    /// is one sequence of one layer; otherwise the oracle (without defects) computes
     /// it.
     fn attention(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         let Call::Attention {
@@ -589,8 +594,8 @@ impl Defective {
         Ok(())
     }
 
-    /// Plants the defect of batches with several sequences into the attention that was
-    /// computed.
+    /// Replaces the last sequence's first row of computed attention by the first
+    /// sequence's, if that is the planted defect and the batch has several sequences.
     fn among_others(&self, b: &Oracle, call: &mut OracleCall<'_, '_>) -> Result<(), OpError> {
         let Call::Attention {
             batch, subset, out, ..
@@ -610,8 +615,8 @@ impl Defective {
     }
 }
 
-/// Computes the oracle's attention of one query at position `p` of a sequence with
-/// these K and V.
+/// Computes, with the oracle, the attention of one query at position `p` of a sequence
+/// that has these K and V.
 fn alone(desc: &Attention, p: usize, q: &[f32], k: &[f32], v: &[f32]) -> Result<Vec<f32>, OpError> {
     let layout = KvLayout {
         kv_heads: desc.kv_heads,

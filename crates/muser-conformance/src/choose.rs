@@ -7,8 +7,8 @@ use super::rig::{Case, Guarded, Suite};
 use super::rng::Rng;
 use muser_ops::{Backend, Choice, ChoiceError, OpError, Sampler, SamplingParams};
 
-/// One token to choose in a case: the row of logits, the sampling settings, the tokens
-/// so far, and the mask of allowed tokens.
+/// One token to choose in a conformance case: the row of logits, the sampling settings,
+/// the tokens so far, and the mask of allowed tokens.
 struct One {
     row: usize,
     params: SamplingParams,
@@ -22,11 +22,12 @@ struct Choose {
     choices: Vec<One>,
 }
 
-/// How many f32 values encode the outcome of one choice of a token.
+/// The number of f32 values that encode the outcome of choosing one token.
 const OUTCOME: usize = 3;
 
-/// Encodes the outcome of choosing a token as f32 values, to be compared like a buffer:
-/// its kind, the token, and the logit that an error names.
+/// Encodes the outcome of choosing a token as three f32 values, which are compared like
+/// a buffer's: success or the error's number, the token, and the logit that an error
+/// names.
 fn values(outcome: Option<Result<u32, ChoiceError>>) -> [f32; OUTCOME] {
     match outcome {
         None => [POISON; OUTCOME],
@@ -70,8 +71,8 @@ impl Case for Choose {
     }
 }
 
-/// Returns sampling settings of one of 12 kinds: greedy, temperature, `top_k`, `top_p`,
-/// `min_p`, penalties, biases, …
+/// Returns sampling settings for a test; `kind` modulo 12 picks them: greedy,
+/// temperature, `top_k`, `top_p`, `min_p`, penalties, biases, …
 fn settings(rng: &mut Rng, kind: usize, width: usize) -> SamplingParams {
     let mut p = SamplingParams {
         seed: rng.bits(),
@@ -103,8 +104,9 @@ fn bias(rng: &mut Rng, width: usize) -> Vec<(u32, f32)> {
     (0..1 + width / 4).map(|_| of(rng)).collect()
 }
 
-/// Returns a token mask of one kind: no mask (all tokens are allowed), about half of
-/// the tokens, one token, no token, or a mask with too few words for all tokens.
+/// Returns a token mask for a test; `kind` picks it: no mask (all tokens are allowed),
+/// about half of the tokens, one token, no token, or a mask with too few words for all
+/// tokens.
 fn mask(rng: &mut Rng, kind: usize, width: usize) -> Option<Vec<u32>> {
     let mut words = vec![0u32; width.div_ceil(32)];
     match kind % 7 {
@@ -123,7 +125,7 @@ fn mask(rng: &mut Rng, kind: usize, width: usize) -> Option<Vec<u32>> {
     Some(words)
 }
 
-/// Returns one row of logits of one of three kinds: few distinct values, so that most
+/// Returns one row of test logits; `turn` picks them: few distinct values, so that most
 /// are ties; test activations, some with a value that is not finite; or nearly equal
 /// values, where the rounding of sums decides the token.
 fn logits(rng: &mut Rng, turn: usize, width: usize) -> Vec<f32> {

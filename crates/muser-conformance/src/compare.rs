@@ -1,4 +1,5 @@
-//! Compares an operation's results, guard rows and read-only operands bit for bit.
+//! Compares the operands of an operation, as they are after it, with what they should
+//! be, bit for bit: results, guard rows behind them, and operands that are only read.
 //!
 //! In results a NaN equals any NaN, as the contract of the operations says, and a NaN
 //! in place of a number is a failure. So is the special NaN that an output was filled
@@ -36,37 +37,39 @@ pub struct Seen {
 pub enum Mismatch {
     /// A result of the operation with other bits than expected.
     Value {
-        /// The bits of the expected f32 result, which the oracle computed.
+        /// The bits of the expected f32 result, as computed by the oracle (the scalar
+        /// functions that define them).
         expected: u32,
         /// The bits of the f32 result that the backend under test computed.
         found: u32,
     },
-    /// A place of the output that the operation never wrote.
+    /// An output value that the operation never wrote.
     Unwritten,
-    /// A change of a value that the operation must not write: in a guard row or a
-    /// read-only operand.
+    /// A changed value that the operation must not write: in a guard row or a read-only
+    /// operand.
     Overwritten {
         /// The bits of the f32 value before the operation.
         expected: u32,
         /// The bits of the f32 value after the operation.
         found: u32,
     },
-    /// A buffer, or the expected result, has another length than it should.
+    /// An operand's buffer, or its expected result, of the wrong length.
     Length {
         /// How many values the operand's buffer, or the result, should have.
         expected: usize,
         /// How many values the operand's buffer, or the result, has.
         found: usize,
     },
-    /// The backend refused the operation, with this error.
+    /// An error with which the backend refused the operation.
     Refused(String),
 }
 
-/// One failure of the conformance suite: the case, the operand, the value and what is
-/// wrong with it.
+/// One failure of the conformance suite: the case, the operand, the index of the wrong
+/// value and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The description of the failed case: shapes and kinds of inputs.
+    /// The description of the failed conformance case: the shapes of its operands and
+    /// how they were filled.
     pub case: String,
     /// The name of the operand (`x`, `out`, …) that has a wrong value.
     pub operand: &'static str,
@@ -153,8 +156,8 @@ fn untouched(before: f32, after: f32) -> Option<Mismatch> {
 mod tests {
     use super::*;
 
-    /// Compares an output of two results and one guard value; the first result and the
-    /// guard are right, and the second result is the one under test.
+    /// Compares a test's output, the results `[1, found]` and a guard value, with the
+    /// expected `[1, expected]`; returns each mismatch with its index.
     fn judge(expected: f32, found: f32) -> Vec<(usize, Mismatch)> {
         let seen = Seen {
             label: "out",

@@ -1,5 +1,5 @@
-//! Conformance cases of elementwise operations: all widths up to 70 values, around
-//! those of vector registers, some larger ones, and all special values.
+//! Conformance cases of elementwise operations: every width up to 70 values, for all
+//! remainders of vector registers, some larger widths, and all special values.
 
 use super::compare::Seen;
 use super::fill;
@@ -85,8 +85,8 @@ const SPECIAL: [f32; 38] = [
     9.010_913,
 ];
 
-/// Returns `n` test values: special ones, uniform ones over the whole range of exp,
-/// normally distributed ones, and random bits.
+/// Returns `n` test values: special ones (infinities, NaN, …), uniform ones over the
+/// whole range of exp, normally distributed ones, and random bits.
 fn values(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n)
         .map(|_| match rng.below(4) {

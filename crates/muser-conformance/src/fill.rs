@@ -4,32 +4,35 @@
 use super::rng::Rng;
 use muser_quant::{DType, Layout, QK, bf16, f16};
 
-/// The distributions of 256 test activations. Each one aims at a rule of the
-/// quantisation, of the reductions or of the conversion to f16.
+/// The random distributions that 256 test activations (one block) are drawn from. Each
+/// aims at a rule of the quantisation, of the reductions or of the conversion to f16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Normal,
-    /// Normally distributed values, some of them thousands of times larger than the
-    /// rest.
+    /// Test activations that are normally distributed, some of them thousands of times
+    /// larger than the rest.
     HeavyTail,
-    /// Values of one magnitude with both signs: the first one decides the sign of the
-    /// quantised block's scale.
+    /// Test activations of one magnitude with both signs: the first one decides the
+    /// sign of the quantised block's scale.
     Ties,
-    /// Values halfway between two codes of the 8-bit quantisation, with a scale of 1.
+    /// Test activations halfway between two quantised values (codes) of the 8-bit
+    /// quantisation, whose scale is 1.
     HalfCodes,
     Zeros,
     NegativeZeros,
     Subnormals,
-    /// Values around 3.7e-37, the magnitude below which the quantisation takes a block
-    /// as zeros; the block's scale is subnormal.
+    /// Test activations around 3.7e-37, the magnitude below which the quantisation
+    /// takes a block as zeros; the block's scale is subnormal.
     Tiny,
     Huge,
     Equal,
-    /// One value far larger than the rest, at a random place or at the end.
+    /// Test activations of which one, at a random place or at the end, is far larger
+    /// than the rest.
     OneMax,
-    /// Mostly zeros of both signs, with some normally distributed values.
+    /// Test activations that are mostly zeros of both signs, with some normally
+    /// distributed values.
     Sparse,
-    /// Values around the largest f16, and halfway between two f16.
+    /// Test activations around the largest f16, and halfway between two f16.
     HalfRange,
 }
 
@@ -49,13 +52,13 @@ const FINITE: [Kind; 13] = [
     Kind::HalfRange,
 ];
 
-/// The number of turns after which [`activations`] repeats its kinds of rows of test
-/// activations.
+/// The number of turns after which [`activations`] repeats the random distributions
+/// that it draws rows of test activations from.
 pub(super) const KINDS: usize = FINITE.len() + 5;
 
-/// Returns a row of `n` test activations. Successive turns give different rows: each
-/// distribution alone, blocks of mixed ones, normally distributed ones, and last a row
-/// with a single value that is not finite.
+/// Returns a row of `n` random test activations; `turn` picks their distribution: each
+/// one alone, blocks of mixed ones, normally distributed ones, and last a row with a
+/// single NaN or infinity.
 pub(super) fn activations(rng: &mut Rng, turn: usize, n: usize) -> Vec<f32> {
     let turn = turn % KINDS;
     let mut x = vec![0.0; n];
@@ -74,7 +77,7 @@ pub(super) fn activations(rng: &mut Rng, turn: usize, n: usize) -> Vec<f32> {
     x
 }
 
-/// Returns `n` normally distributed values, such as a model has.
+/// Returns `n` normally distributed test activations, such as a model has.
 pub(super) fn plain(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n).map(|_| rng.normal()).collect()
 }
@@ -122,15 +125,15 @@ fn fill(rng: &mut Rng, kind: Kind, x: &mut [f32]) {
     }
 }
 
-/// The distributions of a row of test weights.
+/// The random distributions that a row of test weights is drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     /// Weights with scales of similar size, so that every rounding affects the result.
     Plain,
     /// Weights with any finite scale, including zeros, subnormals and the largest.
     Mixed,
-    /// Weights whose codes and sub-block scales are at the ends of their ranges, which
-    /// gives the largest integer sums.
+    /// Weights whose quantised values (codes) and sub-block scales are at the ends of
+    /// their ranges, which gives the largest integer sums.
     Extreme,
     /// Weights of which one block, or one value of a float format, is infinite or NaN.
     NotFinite,
@@ -147,7 +150,8 @@ const STYLES: [Style; 7] = [
 ];
 
 /// Returns the bytes of `rows × cols` test weights, random wherever the format allows
-/// any byte. Successive rows have different distributions; `turn` sets the first one.
+/// any byte. Successive rows have different random distributions; `turn` sets the first
+/// one.
 pub(super) fn weights(
     rng: &mut Rng,
     dtype: DType,
@@ -248,7 +252,7 @@ fn f16_finite(rng: &mut Rng) -> u16 {
     }
 }
 
-/// Returns the bits of a random f16 scale for a quantised block of weights.
+/// Returns the bits of a random f16 scale for a quantised block of test weights.
 fn scale(rng: &mut Rng, style: Style) -> u16 {
     match style {
         Style::Mixed => {

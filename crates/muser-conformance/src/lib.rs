@@ -58,45 +58,46 @@ use rng::Rng;
 /// weights, one weight format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {
-    /// Products of one weight matrix with batches of many widths.
+    /// Conformance group: products of one weight matrix with batches of many widths.
     Matvec(DType),
-    /// Projection sets: several weight matrices, of several formats, multiplied with
-    /// the same input in one call.
+    /// Conformance group: projection sets, that is several weight matrices, of several
+    /// formats, multiplied with the same input in one call.
     MatvecSet,
-    /// Lookup of tokens' rows in an embedding table.
+    /// Conformance group: lookup of tokens' rows in an embedding table.
     Embed(DType),
-    /// RMS norm of rows, from one buffer to another.
+    /// Conformance group: RMS norm of rows, from one buffer to another.
     RmsNorm,
-    /// RMS norm of each attention head's values, in place.
+    /// Conformance group: RMS norm of each attention head's values, in place.
     HeadNorm,
-    /// RMS norm of rows, added to the residual stream.
+    /// Conformance group: RMS norm of rows, added to the residual stream.
     AddRmsNorm,
-    /// Rotary position encoding.
+    /// Conformance group: rotary position encoding (RoPE).
     Rope,
-    /// Stores into the KV cache, and attention without a window.
+    /// Conformance group: stores into the KV cache, and attention without a window.
     AttentionFull,
-    /// Stores into the KV cache, and attention with a sliding window, for which the
-    /// cache is a ring.
+    /// Conformance group: stores into the KV cache, and attention with a sliding
+    /// window, for which the cache is a ring.
     AttentionWindow,
-    /// Stores into the KV cache, and attention, with values at the ends of the ranges
-    /// of f16 and f32.
+    /// Conformance group: stores into the KV cache, and attention, with values at the
+    /// ends of the ranges of f16 and f32.
     AttentionValues,
-    /// Attention of several sequences in one batch: each must get the bits that it gets
-    /// alone.
+    /// Conformance group: attention of several sequences in one batch, each of which
+    /// must get the bits that it gets alone.
     AttentionTogether,
-    /// Elementwise sum `x + y`.
+    /// Conformance group: elementwise sum `x + y`.
     Add,
-    /// Elementwise gate `x · sigmoid(g)`.
+    /// Conformance group: elementwise gate `x · sigmoid(g)`.
     SigmoidGate,
-    /// Elementwise product `silu(g) · u`.
+    /// Conformance group: elementwise product `silu(g) · u`.
     SiluProduct,
-    /// Scaling and soft-capping of logits.
+    /// Conformance group: scaling and soft-capping of logits.
     SoftCap,
-    /// Copies of rows from one buffer to another.
+    /// Conformance group: copies of rows from one buffer to another.
     CopyRows,
-    /// Gathering of a batch's kept rows (those whose logits are computed).
+    /// Conformance group: gathering of a batch's kept rows (those whose logits are
+    /// computed).
     Gather,
-    /// Choosing of tokens from rows of logits.
+    /// Conformance group: choosing of tokens from rows of logits.
     Choose,
 }
 
@@ -120,13 +121,14 @@ const WITHOUT_FORMAT: [(Group, &str); 16] = [
     (Group::Choose, "choose"),
 ];
 
-/// Defines the list of conformance groups for every weight format in the table of
-/// formats.
+/// Defines the list of conformance groups that belong to one weight format each, from
+/// the table of weight formats.
 macro_rules! of_formats {
     ($($arithmetic:ident { $(
         $variant:ident $module:ident $block:ident $name:literal $ggml:literal $file:literal;
     )* })*) => {
-        /// The conformance groups of one weight format each, with their names.
+        /// The conformance groups that belong to one weight format each, with their
+        /// names.
         const OF_FORMATS: &[(Group, &str)] = &[$($(
             (Group::Matvec(DType::$variant), concat!("matvec/", stringify!($module))),
             (Group::Embed(DType::$variant), concat!("embed/", stringify!($module))),
@@ -186,7 +188,8 @@ impl Group {
 }
 
 /// Checks that a backend refuses to bind weights of this format, with an error that
-/// names the tensor, as it must if its lane has no arithmetic for the format.
+/// names the tensor, as it must if its lane (the arithmetic it computes in) does not
+/// cover the format.
 ///
 /// # Panics
 /// If the backend accepts them, or the error does not name the tensor.
@@ -316,7 +319,8 @@ macro_rules! conformance_tests {
             $crate::check(&$backend, $name);
         })*
 
-        /// Runs the conformance groups of every weight format, one after the other.
+        /// Runs the conformance groups (matrix products, embedding lookups) of every
+        /// weight format, one after the other.
         #[test]
         fn every_format() {
             for group in $crate::groups().iter().filter(|g| g.format().is_some()) {
@@ -324,8 +328,8 @@ macro_rules! conformance_tests {
             }
         }
 
-        /// Checks that every conformance group has a line in the macro: without one it
-        /// would never run.
+        /// Checks that the macro that defines the conformance tests has a line for
+        /// every group: without one the group would never run.
         #[test]
         fn every_group_is_run() {
             let mut named: Vec<&str> = vec![$($name),*];

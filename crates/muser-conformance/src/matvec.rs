@@ -14,12 +14,12 @@ use muser_ops::project::Operand;
 use muser_ops::{Backend, OpError, Weight, project};
 use muser_quant::{Arithmetic, DType, GROUP, QK};
 
-/// Rows of activations in a pool of products: more than the widest batch has, so that
-/// batches can begin at different rows.
+/// The number of rows of activations whose products the oracle computes once, for all
+/// cases: more than the widest batch has, so that batches can begin at different rows.
 const POOL: usize = 40;
 
-/// Weight matrices with the same number of columns, their inputs, and the products that
-/// the oracle computes of them.
+/// Weight matrices with the same number of columns, rows of activations, and the
+/// products of all of them, which the oracle computes once for many conformance cases.
 struct Pool {
     cols: usize,
     x: Vec<f32>,
@@ -30,7 +30,9 @@ struct Matrix {
     dtype: DType,
     rows: usize,
     bytes: Vec<u8>,
-    /// The oracle's products of the matrix with every input, of shape `[inputs, rows]`.
+    /// The weight matrix's products with every row of activations, computed by the
+    /// oracle (which defines the right bits); shape `[rows of activations, rows of the
+    /// matrix]`.
     expected: Vec<f32>,
 }
 
@@ -68,8 +70,8 @@ impl Pool {
         Self { cols, x, matrices }
     }
 
-    /// Runs one case: random windows of `rows` rows of each matrix and of `batch`
-    /// inputs of the pool.
+    /// Runs one conformance case of matrix products: random ranges of `rows` rows of
+    /// each weight matrix and of `batch` rows of activations of the pool.
     fn check<B: Backend>(&self, suite: &mut Suite<'_, B>, rows: &[usize], batch: usize) {
         if suite.full() {
             return;
@@ -135,12 +137,14 @@ impl AsRef<[u8]> for Unaligned {
 
 struct Window<'a> {
     pool: &'a Pool,
-    /// The first row and the number of rows taken from each matrix of the pool.
+    /// The first row, and the number of rows, that this conformance case takes from
+    /// each weight matrix.
     windows: Vec<(usize, usize)>,
     first_input: usize,
     batch: usize,
     offset: usize,
-    /// Whether the first matrix is projected in one call and the others in a second.
+    /// Whether the projection set is computed in two calls: the first matrix alone,
+    /// then the others.
     parts: bool,
 }
 
@@ -196,17 +200,17 @@ impl Case for Window<'_> {
     }
 }
 
-/// Batch widths that are tried: every remainder of a kernel's tile of up to 16 rows,
-/// and some around 32.
+/// Batch widths (rows of activations) that products are tested with: every remainder of
+/// a kernel's tile of up to 16 rows, and some around 32.
 const BATCHES: [usize; 20] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 31, 32, 33,
 ];
 
-/// A number of columns, with the numbers of rows and the batch widths that are tried
-/// with it in every combination.
+/// Shapes of products to test: a number of columns, with the numbers of rows and the
+/// batch widths that are tried with it in every combination.
 type Grid<'a> = (usize, &'a [usize], &'a [usize]);
 
-/// Runs the cases of products with one weight matrix of this format.
+/// Runs the conformance cases of products with one weight matrix of the format `dtype`.
 pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
     const SMALL: [usize; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
     let some_rows = [1, 2, 3, 5, 8, 9, 17];
@@ -269,8 +273,8 @@ pub(super) fn one<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
     every_position_of_the_maximum(suite, dtype);
 }
 
-/// Runs a case whose activations put the largest magnitude of row p at place p, for
-/// every p: once alone, and once with its negative at another place.
+/// Runs a case of products in which row p of the activations has its largest magnitude
+/// at index p, for every p: once alone, and once with its negative at another index.
 fn every_position_of_the_maximum<B: Backend>(suite: &mut Suite<'_, B>, dtype: DType) {
     let mut x = Vec::with_capacity(2 * QK * QK);
     for tie in [false, true] {
@@ -290,8 +294,9 @@ fn every_position_of_the_maximum<B: Backend>(suite: &mut Suite<'_, B>, dtype: DT
     pool.check(suite, &[3], 2 * QK);
 }
 
-/// Runs the cases of projection sets (matrices with the same input in one call), of
-/// several formats and numbers of rows; some have a single row or a single matrix.
+/// Runs the conformance cases of projection sets (matrices with the same input in one
+/// call), of several formats and numbers of rows; some have a single row or a single
+/// matrix.
 pub(super) fn set<B: Backend>(suite: &mut Suite<'_, B>) {
     use DType::{BF16, F16, F32, Q4K, Q5K, Q6K};
     let mut sets: Vec<Vec<(DType, usize)>> = vec![

@@ -16,7 +16,8 @@ enum Norm {
 struct Case1 {
     norm: Norm,
     rows: usize,
-    /// The number of values that one norm is taken over: a row's, or a head's.
+    /// The number of values that one RMS norm is taken over: those of a row, or of an
+    /// attention head.
     width: usize,
     eps: f32,
     x: Vec<f32>,

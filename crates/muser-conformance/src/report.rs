@@ -1,4 +1,5 @@
-//! Reports the result of one group of conformance cases.
+//! Reports the result of one group of conformance cases (one family of a backend's
+//! operations).
 
 use super::compare::Failure;
 
@@ -15,7 +16,7 @@ pub struct Report {
     pub cases: usize,
     /// How many values were compared, guard rows and read-only operands included.
     pub values: usize,
-    /// Every failure found; a group of cases stops at [`Report::LIMIT`] failures.
+    /// Every failure found; a conformance group stops at [`Report::LIMIT`] failures.
     pub failures: Vec<Failure>,
 }
 
@@ -23,13 +24,13 @@ impl Report {
     /// The number of failures at which a group of conformance cases stops.
     pub const LIMIT: usize = 32;
 
-    /// Returns whether the group of cases passed: at least one value was compared and
-    /// none was wrong.
+    /// Returns whether the conformance group passed: at least one value was compared
+    /// and none was wrong.
     pub fn is_ok(&self) -> bool {
         self.cases > 0 && self.values > 0 && self.failures.is_empty()
     }
 
-    /// Panics unless the group of cases passed, as [`Report::is_ok`] tells.
+    /// Panics unless the conformance group passed, as [`Report::is_ok`] tells.
     ///
     /// # Panics
     /// If the group failed, with the seed and the first three failures.

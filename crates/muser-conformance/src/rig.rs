@@ -1,5 +1,6 @@
-//! Runs a case of the conformance suite on the oracle and on the subject (the backend
-//! under test), over buffers with guard rows, and compares the two.
+//! Runs a conformance case on the oracle (the scalar functions that define an
+//! operation's bits) and on the subject (the backend under test), over buffers with
+//! guard rows, and compares the two.
 
 use super::compare::{self, Failure, GUARD, Mismatch, POISON, Seen};
 use super::report::Report;
@@ -7,7 +8,8 @@ use super::rng::Rng;
 use muser_ops::oracle::Oracle;
 use muser_ops::{Backend, Lane, OpError, pinned};
 
-/// A backend's buffer with guard rows, and the values that it was filled with.
+/// An operand's buffer on a backend, with guard rows behind its values, and what it was
+/// filled with.
 pub(super) struct Guarded<B: Backend> {
     label: &'static str,
     pub(super) buffer: B::Buffer,
@@ -47,8 +49,8 @@ impl<B: Backend> Guarded<B> {
         Self::new(b, label, width, vec![POISON; rows * width], rows * width)
     }
 
-    /// Creates a buffer with at least two guard rows and 64 guard values behind its
-    /// values: more than one store instruction of a kernel writes.
+    /// Creates an operand's buffer with at least two guard rows and 64 guard values
+    /// behind its values, more than one store instruction of a kernel writes.
     fn new(
         b: &B,
         label: &'static str,
@@ -68,7 +70,7 @@ impl<B: Backend> Guarded<B> {
         })
     }
 
-    /// Reads the buffer back after the operation, guard rows included.
+    /// Reads an operand's buffer back after the operation, guard rows included.
     pub(super) fn see(self, b: &B) -> Result<Seen, OpError> {
         let rows = self.before.len() / b.width(&self.buffer).max(1);
         let after = b.read(&self.buffer, rows)?.into_owned();
@@ -90,14 +92,16 @@ pub(super) fn caches<B: Backend>(b: &B, runs: usize) -> Vec<B::Kv> {
 /// A case of the conformance suite: inputs, and an operation on them that runs on any
 /// backend.
 pub(super) trait Case {
-    /// Returns the description of the case (shapes and inputs) for a report.
+    /// Returns the description of the conformance case (shapes and inputs) for a
+    /// report.
     fn name(&self) -> String;
-    /// Runs the case on a backend and returns every operand as it was before and after.
+    /// Runs the conformance case on a backend and returns every operand as it was
+    /// before and after.
     fn run<B: Backend>(&self, b: &B) -> Result<Vec<Seen>, OpError>;
 }
 
-/// Prints the case and the seed to standard error if the subject (the backend under
-/// test) panics.
+/// Prints the running conformance case and its seed to standard error if the subject
+/// (the backend under test) panics.
 struct Announce<'a, C: Case>(&'a C, u64);
 
 impl<C: Case> Drop for Announce<'_, C> {
@@ -116,14 +120,14 @@ pub(super) struct Suite<'a, B: Backend> {
 }
 
 impl<B: Backend> Suite<'_, B> {
-    /// Returns whether the report has as many failures as it may, so that the loops
-    /// over cases end.
+    /// Returns whether the conformance group has reached its limit of reported
+    /// failures, so that the loops over its cases end.
     pub(super) fn full(&self) -> bool {
         self.report.failures.len() >= Report::LIMIT
     }
 
-    /// Runs a case on the oracle that computes in the lane (the arithmetic) of the
-    /// backend under test.
+    /// Runs a conformance case on the oracle (the scalar functions that define an
+    /// operation's bits), in the lane (the arithmetic) of the backend under test.
     pub(super) fn oracle(&self, case: &impl Case) -> Result<Vec<Seen>, OpError> {
         let info = self.subject.info();
         match info.lane {
@@ -141,8 +145,8 @@ impl<B: Backend> Suite<'_, B> {
         self.subject.info().lane.width_matters()
     }
 
-    /// Runs a case on the oracle and on the subject (the backend under test), and
-    /// compares the two.
+    /// Runs a conformance case on the oracle (which defines the right bits) and on the
+    /// subject (the backend under test), and compares the two.
     pub(super) fn case(&mut self, case: &impl Case) {
         match self.oracle(case) {
             Ok(want) => {
@@ -159,8 +163,8 @@ impl<B: Backend> Suite<'_, B> {
         }
     }
 
-    /// Runs a case on the subject (the backend under test) and compares it with
-    /// `expected`: the values of each written operand, in order.
+    /// Runs a conformance case on the subject (the backend under test) and compares it
+    /// with `expected`: the values of each written operand, in order.
     pub(super) fn case_against(&mut self, case: &impl Case, expected: &[&[f32]]) {
         self.report.cases += 1;
         let announce = Announce(case, self.report.seed);

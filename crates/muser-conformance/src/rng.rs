@@ -7,8 +7,8 @@
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// Starts the stream of random numbers of a seed and a group's name, so that each
-    /// conformance group has inputs of its own.
+    /// Starts a stream of random numbers from a seed and a conformance group's name, so
+    /// that each group has inputs of its own.
     pub(super) fn new(seed: u64, name: &str) -> Self {
         // FNV-1a: unlike the standard library's hash, it never changes with the
         // Rust version.
@@ -56,7 +56,7 @@ impl Rng {
         self.signed() + self.signed() + self.signed()
     }
 
-    /// Returns `x` or `-x`, at random.
+    /// Returns `x` with a random sign.
     pub(super) fn sign(&mut self, x: f32) -> f32 {
         if self.bits() >> 63 == 0 { x } else { -x }
     }

@@ -12,10 +12,11 @@ struct Rope {
     heads: usize,
     first: usize,
     rows: usize,
-    /// How many rows of the same sequence precede those that get the rotary encoding.
+    /// The number of rows that precede the encoded ones (those that get RoPE) in the
+    /// same sequence and batch.
     spare: usize,
-    /// How many rows of another sequence come first in the batch, without rotary
-    /// encoding.
+    /// The number of rows of another sequence that come first in the batch and do not
+    /// get the rotary position encoding (RoPE).
     other: usize,
     x: Vec<f32>,
 }

@@ -1,5 +1,5 @@
-//! Tests the conformance suite itself: the oracle passes it, and backends with one
-//! planted defect each fail it.
+//! Tests the conformance suite itself: the oracle (which defines the right bits) passes
+//! it, and backends with one planted defect each fail it.
 
 use super::broken::{Defect, broken};
 use super::{Group, Report, SEED, groups, parse_seed, run_with};
@@ -9,8 +9,8 @@ mod on_the_oracle {
     crate::conformance_tests!(muser_ops::oracle::Oracle);
 }
 
-/// Checks that a backend which measures another one's operations does not change their
-/// bits.
+/// Runs the conformance suite on the oracle with its operations measured by the
+/// profiler, which must not change their bits.
 mod on_the_measured_oracle {
     use muser_ops::{oracle::Oracle, profiler::Profiled};
     use std::sync::Arc;

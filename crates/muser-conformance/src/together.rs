@@ -13,18 +13,18 @@ const HEAD_DIM: usize = 64;
 const CONTEXT: usize = 1024;
 const MAX_BATCH: usize = 80;
 
-/// A batch of several sequences: for each its number of rows, and how many of them at
-/// the end are kept (get attention computed).
+/// A batch of several sequences: for each its number of rows, and how many of its last
+/// rows get attention computed (kept rows).
 type Batch = Vec<(usize, usize)>;
 
 struct Together {
     kv_heads: usize,
     window: usize,
-    /// The number of positions at their beginning that all sequences of the case share.
+    /// The number of first positions that all sequences of the attention case share.
     past: usize,
     batches: Vec<Batch>,
-    /// Whether each sequence runs in batches of its own, as the oracle computes the
-    /// expected values.
+    /// Whether each sequence runs in batches of its own (as the oracle computes the
+    /// expected values) or in batches together with the others.
     alone: bool,
     q: Vec<f32>,
     k: Vec<f32>,
@@ -66,8 +66,8 @@ impl Together {
         all
     }
 
-    /// Runs one batch of these sequences through both layers and adds their operands to
-    /// `seen`.
+    /// Runs one batch of these sequences through both attention layers and adds the
+    /// layers' operands to `seen`.
     fn batch<B: Backend>(
         &self,
         b: &B,
@@ -186,8 +186,9 @@ pub(super) fn together<B: Backend>(suite: &mut Suite<'_, B>) {
 }
 
 impl Together {
-    /// Compares the subject (the backend under test) with the oracle, which computes
-    /// each sequence alone.
+    /// Compares the subject (the backend under test), which runs the sequences
+    /// together, with the oracle (which defines the right bits), which runs each one
+    /// alone.
     fn check<B: Backend>(mut self, suite: &mut Suite<'_, B>) {
         self.alone = true;
         let expected = match suite.oracle(&self) {
@@ -200,8 +201,8 @@ impl Together {
         suite.case_against(&self, &expected);
     }
 
-    /// Reorders the outputs of sequences that were computed alone into the order of
-    /// their batches' outputs.
+    /// Reorders the attention outputs of sequences that were computed alone into the
+    /// order in which batches of several sequences give them.
     fn in_batches(&self, alone: &[Seen]) -> Vec<Vec<f32>> {
         let mut outs = alone.chunks_exact(8);
         let mut all = Vec::new();

@@ -18,7 +18,8 @@ use std::path::PathBuf;
     after_help = format!("{EXAMPLES}\n\n{}", exit::HELP)
 )]
 pub(crate) struct Cli {
-    /// The options that every command takes: model, threads, instruction set, lane.
+    /// The options that every command takes: model, threads, instruction set, lane (the
+    /// arithmetic).
     #[command(flatten)]
     pub(crate) common: Common,
     /// The command to run: `run`, `chat`, `serve`, …

@@ -78,7 +78,7 @@ pub(crate) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// Makes a sampler with these options for a vocabulary of `vocab` tokens; with
+    /// Makes a sampler with these options for a vocabulary of `vocab` tokens. With
     /// `--ignore-eos` it never chooses one of `ends`, the end-of-generation tokens.
     pub(crate) fn sampler(
         &self,

@@ -67,8 +67,8 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// The two kinds of forward calls that are timed: decode, which gives the logits of every
-/// token, and prefill, which gives those of the last.
+/// The two modes of the forward calls that the benchmark times: decode, which gives the
+/// logits of every token, and prefill, which gives those of the last.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Mode {
@@ -100,9 +100,11 @@ struct Measurement {
     tok_s: Spread,
     bytes: u64,
     flops: u64,
-    /// Bytes of weights and KV read per second, at the median time of a call.
+    /// Bytes of weights and KV that forward calls read per second, at the median time of
+    /// a call.
     bandwidth: f64,
-    /// Arithmetic operations per second, at the median time of a call.
+    /// Arithmetic operations that forward calls do per second, at the median time of a
+    /// call.
     ops: f64,
     bandwidth_share: f64,
     peak_share: Option<f64>,
@@ -262,7 +264,11 @@ impl Bench<'_> {
     }
 
     /// Warms up the benchmark with calls of every width in both modes, and returns the
+<<<<<<< HEAD
     /// cases to measure. Prefill of one token is left out, since that is decode.
+=======
+    /// cases to measure: all but prefill of one token, which is the same as decode.
+>>>>>>> p-cli
     fn cases<B: Backend>(&self, rig: &mut Rig<'_, B>, proof: &Proof) -> anyhow::Result<Vec<Case>> {
         let mut cases = Vec::new();
         for mode in [Mode::Decode, Mode::Prefill] {

@@ -50,7 +50,8 @@ struct Model {
     spec: Option<Spec>,
     /// The reason why muser does not run the model; `None` if it does.
     refusal: Option<String>,
-    /// How the architecture uses each of the file's tensors, by the tensor's name.
+    /// How the model's architecture uses each of the GGUF file's tensors, by the tensor's
+    /// name.
     uses: HashMap<String, &'static str>,
 }
 

@@ -59,7 +59,8 @@ pub(crate) struct PerplexityArgs {
 struct Total {
     perplexity: f64,
     mean_nll: f64,
-    /// The standard error of the mean of -ln p, from the spread over the predicted tokens.
+    /// The standard error of the mean of -ln p (p: the probability of a predicted token),
+    /// from its spread over the tokens.
     standard_error: f64,
     tokens: u64,
     documents: usize,

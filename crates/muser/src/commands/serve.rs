@@ -201,8 +201,8 @@ fn options(
     })
 }
 
-/// Returns the model's name in requests and answers, as one lower-case word: the name that
-/// the GGUF file gives, or the file's own name.
+/// Returns the model's name in API requests and answers, as one lower-case word: the name
+/// in the GGUF file's metadata, or the file's own name.
 fn name(loaded: &Loaded) -> String {
     let own = match loaded.model.spec().name.as_str() {
         "" => Path::new(&loaded.path).file_stem().map_or_else(

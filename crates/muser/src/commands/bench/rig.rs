@@ -17,8 +17,8 @@ pub(super) struct RowHashes {
     pub(super) each: Vec<String>,
 }
 
-/// A model and a token sequence, of which the first `depth` tokens are in the KV cache
-/// whenever no call is running.
+/// The benchmark's model and token sequence, of which the first `depth` tokens are in the
+/// KV cache whenever no forward call is running.
 pub(super) struct Rig<'a, B: Backend> {
     model: &'a Transformer<B>,
     cache: Cache<B>,

@@ -9,13 +9,15 @@
 use super::rig::RowHashes;
 use muser_model::Want;
 
-/// An error: forward calls gave other logits than the reference, so they are not timed.
+/// The error that forward calls gave other logits than the reference, so that the
+/// benchmark does not time them.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: expected SHA-256 {expected}, found {found}: a wrong answer is not timed")]
 pub(super) struct WrongAnswer {
     /// The forward calls that gave wrong logits, in words: depth, width and mode.
     pub(super) what: String,
-    /// The SHA-256 of the reference's logits.
+    /// The SHA-256 of the reference's logits: those that the forward calls should have
+    /// given.
     pub(super) expected: String,
     /// The SHA-256 of the logits that the calls gave.
     pub(super) found: String,
@@ -25,7 +27,8 @@ pub(super) struct WrongAnswer {
 /// timed.
 #[derive(Debug)]
 pub(super) struct Proof {
-    /// The SHA-256 of the reference's rows of logits.
+    /// The SHA-256 of the reference's rows of logits: those that timed forward calls must
+    /// give.
     pub(super) hash: String,
     /// For each width, in order, the SHA-256 of a forward call's last row of logits: of a
     /// call that gives the logits of all tokens, and of one that gives only the last.

@@ -38,7 +38,7 @@ pub(super) struct Bounds {
     /// Most connections at once; beyond that, one that waits for its client is closed
     #[arg(long, default_value_t = Limits::default().connections, value_name = "N")]
     connections: usize,
-    /// Seconds for a request's head to arrive, and for its body in addition to what
+    /// Most seconds for a request's head to arrive; its body has as many, and what
     /// --min-body-rate allows
     #[arg(long, default_value_t = 30, value_name = "N", value_parser = seconds())]
     read_timeout: u64,
