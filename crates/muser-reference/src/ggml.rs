@@ -22,7 +22,7 @@ const TYPES: [(&str, sys::ggml_type); 9] = [
     ("i64", sys::GGML_TYPE_I64),
 ];
 
-/// Returns the ggml tensor type that a request calls by this name, such as `q4_K`.
+/// Returns the ggml tensor type that a request names, such as `q4_K`.
 pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
     TYPES
         .iter()

@@ -106,8 +106,8 @@ pub(crate) fn facts() -> Result<Value, String> {
     Ok(facts)
 }
 
-/// Prints the facts of this build of llama.cpp and of the machine as one line of JSON
-/// on standard output.
+/// Prints the facts of this build of llama.cpp and of the machine (versions, compiler,
+/// flags, CPU features) as one line of JSON on standard output.
 pub(crate) fn print() -> Result<(), String> {
     println!("{}", facts()?);
     Ok(())

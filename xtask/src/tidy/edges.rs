@@ -4,8 +4,8 @@
 use super::{Finding, Tree};
 use serde_json::Value;
 
-/// A rule about dependencies: a crate of the workspace, the crates that it may use, and
-/// those that its tests may use besides.
+/// A rule about dependencies in the workspace: a crate, the crates that it may use, and
+/// those that only its tests may use.
 type Rule = (
     &'static str,
     &'static [&'static str],

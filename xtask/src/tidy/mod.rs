@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// A finding of `cargo xtask tidy`: a broken rule and where it is broken.
+/// A broken rule that `cargo xtask tidy` found, and where it is broken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,

@@ -1,12 +1,11 @@
-//! Checks the repository's source files: module docs, `unsafe`, length, leftovers of
-//! tools.
+//! Checks the repository's source files: module docs, `unsafe`, length, and files that
+//! tools left behind.
 
 use super::code::{blank, lines_with_word};
 use super::{Finding, Tree};
 
-/// Modules (files or folders) that may contain `unsafe`, each with the one purpose of
-/// it. Adding an entry is a decision of the maintainers: SECURITY.md relies on this
-/// list.
+/// Modules (files or folders) that may contain `unsafe` code, each with its purpose.
+/// Adding an entry is a decision of the maintainers: SECURITY.md relies on this list.
 const UNSAFE: [(&str, &str); 7] = [
     ("crates/muser-gguf/src/map.rs", "a read-only map of a file"),
     ("crates/muser-reference/src/", "calls into llama.cpp"),

@@ -1,5 +1,5 @@
-//! Translates the question of a test case into a request to llama.cpp: the ggml graph
-//! that llama.cpp's own model code builds for that operation.
+//! Translates a test case's operation into a request to llama.cpp: the ggml graph that
+//! llama.cpp's own model code builds for that operation.
 //!
 //! Weights of products are sent marked as such, so that they lie where llama.cpp's
 //! loader puts them (Q4_K is repacked); the embedding stays plain, as there. The K/V
@@ -57,7 +57,7 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// A request to the `op` server of the comparator (llama.cpp as a process): tensors,
+/// A request to the comparator's `op` server (llama.cpp as a process): tensors,
 /// operations on them, and the results to return.
 #[derive(Default)]
 pub(super) struct Graph<'a> {
@@ -65,7 +65,8 @@ pub(super) struct Graph<'a> {
     pub(super) data: Vec<Data<'a>>,
     nodes: Vec<Value>,
     outputs: Vec<String>,
-    /// Names of tensors kept from earlier requests that the server may now drop.
+    /// Names of tensors kept from earlier requests that the comparator's server may now
+    /// drop.
     pub(super) drop: Vec<String>,
 }
 
@@ -95,8 +96,8 @@ impl<'a> Graph<'a> {
         self.outputs.push(name.to_owned());
     }
 
-    /// Adds the RMS norm of `x` to the graph, multiplied by its weight if there is one;
-    /// the result is called `name`.
+    /// Adds the RMS norm of the tensor `x` to a ggml graph, multiplied by its weight if
+    /// there is one; the result is called `name`.
     fn norm(&mut self, name: &str, x: &str, weight: Option<&'a [f32]>, eps: f32) {
         let params = json!({"eps": f64::from(eps)});
         let Some(weight) = weight else {
@@ -108,8 +109,8 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Builds the ggml graph of a test case's question. Returns an empty graph for products
-/// and whole models, whose requests are built elsewhere.
+/// Builds the ggml graph by which llama.cpp computes a test case's operation. Returns
+/// an empty graph for products and whole models, whose requests are built elsewhere.
 pub(super) fn graph<'a>(question: &Question<'a>) -> Graph<'a> {
     let mut g = Graph::default();
     let none = || json!({});
@@ -214,7 +215,7 @@ fn attention<'a>(
 }
 
 /// Builds the causal attention mask as f16, `[rows, slots]`: zero where a row sees a
-/// slot of the KV cache, minus infinity elsewhere.
+/// slot (position) of the KV cache, minus infinity elsewhere.
 fn mask(desc: &Attention, first: usize, rows: usize, slots: usize) -> Vec<u8> {
     let mut mask = Vec::with_capacity(2 * rows * slots);
     for p in first..first + rows {

@@ -1,6 +1,6 @@
-//! Talks to a child process that answers requests: a line of JSON with raw bytes after
-//! it each way. llama.cpp is one, and so is muser where a process is opened only to
-//! measure what opening costs.
+//! Talks to a child process that answers requests; requests and replies are a line of
+//! JSON with raw bytes after it. llama.cpp is such a process, and so is muser where a
+//! process is opened only to measure what opening costs.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
@@ -76,8 +76,9 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends a request to the child process without waiting for its reply. Several may
-    /// be on their way if their replies are short enough for a pipe.
+    /// Sends a request to the child process without waiting for its reply. Several
+    /// requests may wait for replies at once if the replies are short enough for a
+    /// pipe.
     pub(crate) fn send(&mut self, request: &Value, data: &[Data<'_>]) -> Result<(), String> {
         let mut send = || {
             writeln!(self.to, "{request}")?;
