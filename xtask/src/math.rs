@@ -17,11 +17,12 @@ struct Function {
     name: &'static str,
     computed: fn(f32) -> f32,
     truth: fn(f64) -> f64,
-    /// Tells for which inputs the function's error is stated in ulp. Below -88.72… the
-    /// e^-x inside sigmoid and SiLU overflows and the contract's result is zero.
+    /// Returns whether the function's error at an input is stated in ulp. Below -88.72…
+    /// it is not for sigmoid and SiLU: the e^-x inside overflows and the result is zero
+    /// by definition.
     domain: fn(f32) -> bool,
-    /// Largest error that the function may have, in ulp, as `docs/numerics.md`
-    /// promises.
+    /// Largest error that the function may have, in ulp; `None` if `docs/numerics.md`
+    /// promises no bound.
     bound: Option<f64>,
 }
 
@@ -94,17 +95,20 @@ fn differing(t: &Twin, first: u32, last: u32) -> u64 {
 /// numbers of inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Worst {
-    /// Largest error of the function in its domain, in ulp.
+    /// Largest error of the function, in ulp, over the inputs at which it is stated in
+    /// ulp.
     ulp: f64,
     at: f32,
-    /// Number of inputs in the function's domain, NaN excluded.
+    /// Number of f32 inputs at which the function's error is stated in ulp, NaN
+    /// excluded.
     inputs: u64,
-    /// Number of inputs in the domain whose result is not the true value rounded to
-    /// nearest.
+    /// Number of f32 inputs for which the function's result is not the true value
+    /// rounded to nearest, among those whose error is stated in ulp.
     not_nearest: u64,
-    /// Number of f32 inputs outside the function's domain, whose error is not given in ulp.
+    /// Number of f32 inputs at which the function's error is not stated in ulp.
     outside: u64,
-    /// Largest absolute error of the function outside its domain.
+    /// Largest absolute error of the function over the inputs at which it is not stated
+    /// in ulp.
     outside_error: f64,
 }
 

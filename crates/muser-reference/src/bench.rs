@@ -91,7 +91,8 @@ struct Calls {
     /// Number of successive `llama_decode` calls, each of which is timed.
     calls: usize,
     threads: i32,
-    /// Whether an untimed warm-up call runs first and is rewound.
+    /// Whether an untimed warm-up call runs first, after which the KV cache is cut
+    /// back.
     #[serde(default)]
     warm: bool,
 }

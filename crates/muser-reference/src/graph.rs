@@ -18,7 +18,7 @@ use crate::{call, wire};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
-    /// Number of threads that compute the ggml graph.
+    /// Number of threads with which ggml computes the requested graph.
     #[serde(default = "one")]
     threads: i32,
     /// Whether weights are placed in the ggml buffer type that llama.cpp chooses by
@@ -30,7 +30,8 @@ struct Request {
     use_ref: bool,
     /// Tensors of a request to ggml; their raw data follows the request's JSON line.
     tensors: Vec<wire::Tensor>,
-    /// Names of tensors that the server kept from earlier requests and shall now drop.
+    /// Names of tensors, kept from earlier requests, that the comparator's server shall
+    /// now drop.
     #[serde(default)]
     drop: Vec<String>,
     /// Operations of the ggml graph, each after the operations whose results it uses.

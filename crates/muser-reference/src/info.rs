@@ -19,7 +19,7 @@ const OVERRIDES: [&str; 5] = [
     "LLAMA_ATTN_ROT_DISABLE",
 ];
 
-/// Copies a NUL-terminated C string that lives as long as the process.
+/// Copies a NUL-terminated C string that is never freed while the process runs.
 fn text(p: *const c_char) -> String {
     if p.is_null() {
         return String::new();

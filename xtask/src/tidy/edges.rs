@@ -12,8 +12,8 @@ type Rule = (
     &'static [&'static str],
 );
 
-/// The allowed dependencies between the workspace's crates. An optional dependency
-/// counts like any other.
+/// The allowed dependencies between the workspace's crates, one rule for each crate. An
+/// optional dependency counts like any other.
 const RULES: [Rule; 14] = [
     ("muser-gguf", &[], &[]),
     ("muser-quant", &[], &[]),

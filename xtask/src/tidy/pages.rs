@@ -133,8 +133,8 @@ pub(super) fn links_lead_somewhere(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Resolves a relative link of the page `from` to a path from the root of the
-/// repository.
+/// Resolves a relative link on the documentation page `from` to a path from the root of
+/// the repository.
 fn resolve(from: &str, link: &str) -> String {
     let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut parts: Vec<&str> = folder.split('/').filter(|p| !p.is_empty()).collect();

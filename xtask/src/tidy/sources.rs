@@ -134,8 +134,8 @@ pub(super) fn files_stay_readable(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns whether a file of the repository is written by hand, as opposed to test
-/// inputs and lock files.
+/// Returns whether a file of the repository is written by hand, unlike test inputs and
+/// lock files.
 fn ours(path: &str) -> bool {
     let test_input = ["fuzz/corpus/", "fixtures/", "models/"];
     let page = path.ends_with(".md");

@@ -125,8 +125,8 @@ pub struct Serve {
     profile: Option<Profile>,
 }
 
-/// Returns the command line of a process that runs [`serve`], muser's side of a
-/// comparison with llama.cpp.
+/// Returns the command-line arguments of a process that runs [`serve`]: muser's side of
+/// a comparison of speed with llama.cpp.
 pub(super) fn arguments(model: &str, level: Level, lane: Lane) -> Vec<String> {
     let mut words = vec![SERVE, model, level.name()];
     words.extend(lane.profile().map(Profile::name));

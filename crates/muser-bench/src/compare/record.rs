@@ -55,8 +55,8 @@ pub(super) fn csv(runs: &[ProfileRun]) -> String {
     text
 }
 
-/// Returns the settings and median speeds of a comparison against one reference profile
-/// (a build of llama.cpp) as JSON.
+/// Returns the results of a comparison of speed against one reference profile (a build
+/// of llama.cpp) as JSON: machine limits, speeds with their spread, costs of opening.
 pub(super) fn summary(run: &ProfileRun) -> Value {
     let row = |row: &Row| {
         let side = |i: usize| row.rate(i).json();

@@ -12,7 +12,8 @@ pub(super) struct Chain {
     pub(super) depth: usize,
     pub(super) width: usize,
     pub(super) calls: usize,
-    /// Whether an untimed warm-up call runs before the timed calls and is rewound.
+    /// Whether an untimed warm-up call runs before the timed calls, after which the KV
+    /// cache is cut back.
     pub(super) warm: bool,
 }
 

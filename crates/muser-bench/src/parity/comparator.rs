@@ -23,9 +23,8 @@ fn server(program: &Path, name: &str) -> Result<(Process, Value), String> {
     Ok((process, info))
 }
 
-/// The running comparator: llama.cpp, as one reference profile builds it, in processes
-/// of its own. Its `model` server, which runs whole models, starts when it is first
-/// needed.
+/// The running comparator: processes of llama.cpp, built as one reference profile says.
+/// Its `model` server, which runs whole models, starts when it is first needed.
 pub(super) struct Comparator {
     program: PathBuf,
     ops: Process,

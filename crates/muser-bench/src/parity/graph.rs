@@ -1,11 +1,12 @@
 //! Translates a test case's operation into a request to llama.cpp: the ggml graph that
 //! llama.cpp's own model code builds for that operation.
 //!
-//! Weights of products are sent marked as such, so that they lie where llama.cpp's
-//! loader puts them (Q4_K is repacked); the embedding stays plain, as there. The K/V
-//! cache is f16 zeros for the next multiple of 256 positions, filled by SET_ROWS in the
-//! same graph and read through the views that the model uses. Only what a question asks
-//! for is an output, so that ggml fuses what it fuses in a model.
+//! Requests mark the weights of products, so that these lie where llama.cpp's loader
+//! puts them (Q4_K is repacked); the embedding table stays plain, as in llama.cpp. The
+//! KV cache has room for the next multiple of 256 positions: f16 zeros, filled by
+//! SET_ROWS in the same graph and read through the views that llama.cpp's models use.
+//! Only what a test case asks for is an output, so that ggml fuses the operations that
+//! it fuses in a model.
 
 use super::question::{Activations, Question};
 use crate::reference::Data;
@@ -18,8 +19,8 @@ pub(super) struct Tensor<'a> {
     kind: String,
     ne: Vec<usize>,
     data: Data<'a>,
-    /// Whether the comparator places the tensor where llama.cpp places the weight
-    /// matrices of products.
+    /// Whether the comparator (llama.cpp as a process) places the tensor where
+    /// llama.cpp places the weight matrices of products.
     weight: bool,
 }
 
@@ -38,7 +39,8 @@ impl<'a> Tensor<'a> {
         Self::floats(&x.values, vec![x.width, x.count()])
     }
 
-    /// Returns a tensor of activations with each row split into heads of `head` values.
+    /// Describes activations as a tensor whose rows are split into attention heads of
+    /// `head` values.
     fn heads(x: &'a Activations, head: usize) -> Self {
         Self::floats(&x.values, vec![head, x.width / head.max(1), x.count()])
     }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// Where the model file of a whole-model test case comes from.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The small model that the `muser` program embeds, `glimmer-nano`.
+    /// The small model that the `muser` program embeds, `glimmer-nano`, as a test case.
     Nano,
     /// The small embedded model, with its weights converted to another format.
     Converted(DType),

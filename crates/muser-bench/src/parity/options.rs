@@ -71,8 +71,8 @@ impl Options {
     }
 
     /// Returns whether the oracle (the scalar functions that define the bits) is
-    /// compared with llama.cpp. It is not if `--level` is given, which selects the CPU
-    /// backend alone.
+    /// compared with llama.cpp. Without `--subject` it is, unless `--level` selects the
+    /// CPU backend alone.
     pub(super) fn oracle(&self) -> bool {
         match self.subject {
             Some(SubjectKind::Oracle) => true,

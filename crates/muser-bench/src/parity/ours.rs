@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Number of projection sets (weight matrices that share an input) that stay bound to a
-/// backend: enough for those of two row lengths.
+/// Number of sets of weight matrices that share an input that stay bound to a backend
+/// at once: enough for the test matrices of two row lengths.
 const KEPT: usize = 24;
 
 /// A function that opens a backend with a number of threads.

@@ -38,8 +38,8 @@ const COLS: [usize; 5] = [256, 512, 4096, 6656, 19_968];
 const ODD_COLS: [usize; 6] = [5, 24, 96, 257, 500, 1000];
 
 /// Returns the kernel name under which the comparison reports a rung of the ladder (the
-/// table that chooses a kernel by shape) for a weight format. Kernels that have several
-/// routes have one name for each.
+/// table that chooses a kernel by shape) for a weight format. Float kernels get one
+/// name for each of their two orders of summation.
 fn kernel(dtype: DType, rung: &Rung) -> String {
     let kernel = rung.family.kernel(dtype);
     match rung.route {

@@ -9,14 +9,14 @@ use std::path::Path;
 /// Activations of a test case as f32, `[rows, width]`, row after row.
 pub(super) struct Activations {
     /// Unique name under which llama.cpp or a backend may keep the activations for
-    /// later questions; empty if they serve one question only.
+    /// later test cases; empty if one test case alone uses them.
     pub(super) name: String,
     pub(super) width: usize,
     pub(super) values: Vec<f32>,
 }
 
 impl Activations {
-    /// Creates unnamed activations, which serve the question of one test case only.
+    /// Creates unnamed activations, which only one test case uses.
     pub(super) fn new(width: usize, values: Vec<f32>) -> Self {
         Self {
             name: String::new(),
@@ -39,7 +39,7 @@ pub(super) struct ModelRun<'a> {
     /// Number of tokens in each of the successive forward calls.
     pub(super) calls: &'a [usize],
     /// Whether only the logits of the last token of each call are requested; the end of
-    /// the last layer is then computed for one row.
+    /// the model's last layer is then computed for one row.
     pub(super) last: bool,
 }
 
@@ -64,7 +64,8 @@ pub(super) enum Question<'a> {
         weight: Option<&'a [f32]>,
         eps: f32,
     },
-    /// RMS norm of each attention head of a row; `weight` is as long as a head.
+    /// Computes the RMS norm of each attention head of a row; `weight` is as long as a
+    /// head.
     HeadNorm {
         x: &'a Activations,
         weight: &'a [f32],
@@ -77,17 +78,17 @@ pub(super) enum Question<'a> {
         weight: &'a [f32],
         eps: f32,
     },
-    /// Rotary position encoding (RoPE) of rows at the positions from `first` on, in
-    /// heads of `head` values.
+    /// Applies the rotary position encoding (RoPE) to rows at the positions from
+    /// `first` on, in heads of `head` values.
     Rope {
         x: &'a Activations,
         head: usize,
         base: f32,
         first: usize,
     },
-    /// Attention of the query rows `q`, which belong to the last of the rows of keys
-    /// `k` and values `v`. Storing all of `k` and `v` in the KV cache is part of the
-    /// test.
+    /// Computes attention of the query rows `q`, which belong to the last of the rows
+    /// of keys `k` and values `v`. Storing all of `k` and `v` in the KV cache is part
+    /// of the test.
     Attention {
         desc: Attention,
         q: &'a Activations,
@@ -122,7 +123,8 @@ pub(super) struct KernelSpan {
     pub(super) values: Range<usize>,
     /// Number of values in a row of the kernel's output.
     pub(super) width: usize,
-    /// Row to which the first of the kernel's values belongs, for messages.
+    /// Row of the answer to which the first value that this kernel computes belongs,
+    /// for messages.
     pub(super) first_row: usize,
 }
 
@@ -157,7 +159,7 @@ impl Case<'_> {
 /// A participant in the bit-for-bit comparison, which computes the answers of test
 /// cases: llama.cpp or a backend of muser.
 pub(super) trait Side {
-    /// Computes the answer to a test case's question on this number of threads.
+    /// Computes the answer to a test case's question with this number of threads.
     ///
     /// # Errors
     /// The side refuses the question, or its process has ended.

@@ -27,8 +27,8 @@ pub(super) struct Counts {
     pub(super) cases: usize,
     pub(super) values: usize,
     pub(super) different: usize,
-    /// Number of test cases that were not run: too large for the backend, or not in the
-    /// selection.
+    /// Number of test cases that were not run: too costly for the backend, or not in
+    /// the selection of test cases.
     pub(super) left_out: usize,
     failing: usize,
 }

@@ -15,12 +15,13 @@ use muser_quant::q8_k::BlockQ8K;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The defect that a test plants in a backend, which the comparison has to find.
+/// The rounding error or refusal that a test plants in a backend, which the comparison
+/// with llama.cpp has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     Nothing,
-    /// Products of Q4_K weights on llama.cpp's interleaved route round each product
-    /// before it is added, instead of using a fused multiply-add.
+    /// Planted defect: products of Q4_K weights on llama.cpp's interleaved route round
+    /// each product before it is added, instead of using a fused multiply-add.
     UnfusedLink,
     /// Planted defect: attention applies its scale to the query instead of the score.
     ScaledQuery,

@@ -42,7 +42,7 @@ impl Data<'_> {
 
 /// A running child process that answers requests. Dropping it kills the program.
 pub(crate) struct Process {
-    /// The child program's file name, for messages.
+    /// File name of the program that runs as the child process, for messages.
     name: String,
     child: Child,
     to: BufWriter<ChildStdin>,
@@ -50,7 +50,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the program as a child process; its standard error goes to `stderr`.
+    /// Starts a program as a child process that answers requests; its standard error
+    /// goes to `stderr`.
     pub(crate) fn start(program: &Path, args: &[String], stderr: Stdio) -> Result<Self, String> {
         let name = program.file_name().unwrap_or(program.as_os_str());
         let name = name.to_string_lossy().into_owned();
@@ -71,7 +72,7 @@ impl Process {
         })
     }
 
-    /// Returns the id of the child process.
+    /// Returns the operating system's id of the child process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
