@@ -41,13 +41,13 @@ enum Command {
     /// hashes of their logits
     #[command(disable_help_flag = true)]
     Receipts(Passed),
-    /// Time llama.cpp and both lanes (strict and pinned arithmetic) on the same file,
-    /// in turn
+    /// Time llama.cpp and both lanes of muser (strict and pinned arithmetic) on the
+    /// same model file, in turn
     #[command(disable_help_flag = true)]
     Compare(Passed),
 }
 
-/// Options of a command that `muser-bench` runs, passed on to it unread.
+/// Options of a command that `muser-bench` runs, which `xtask` passes on to it unread.
 #[derive(Debug, Args)]
 struct Passed {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]

@@ -1,6 +1,6 @@
 //! Measures the error of muser's exp, sigmoid, SiLU and tanh over all 2^32 inputs, and
-//! whether the pinned lane's (llama.cpp's arithmetic) expf and tanhf are the
-//! platform's, to the bit.
+//! whether expf and tanhf of the pinned lane (llama.cpp's arithmetic) equal the
+//! platform's to the bit.
 //!
 //! The true value is that of the f64 function of the `libm` crate: its own error, about
 //! one f64 ulp, is 2^-29 of the f32 ulp in which errors are given here. The figures
@@ -11,16 +11,18 @@ use muser_ops::pinned::glibc;
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A function of muser with the exact function that it approximates.
+/// A mathematical function of muser whose error is measured, with the exact function
+/// that it approximates.
 struct Function {
     name: &'static str,
     computed: fn(f32) -> f32,
     truth: fn(f64) -> f64,
-    /// Tells for which inputs the function's error is stated in ulp. Below -88.72… the
-    /// e^-x inside sigmoid and SiLU overflows and the contract's result is zero.
+    /// Returns whether the function's error at an input is stated in ulp. Below -88.72…
+    /// it is not for sigmoid and SiLU: the e^-x inside overflows and the result is zero
+    /// by definition.
     domain: fn(f32) -> bool,
-    /// Largest error of the function that the contract of the arithmetic allows, in
-    /// ulp.
+    /// Largest error that the function may have, in ulp; `None` if `docs/numerics.md`
+    /// promises no bound.
     bound: Option<f64>,
 }
 
@@ -55,7 +57,8 @@ const FUNCTIONS: [Function; 4] = [
     },
 ];
 
-/// A function of muser whose results must have the bits of another function's.
+/// A mathematical function of muser whose results must have the bits of another
+/// function's.
 struct Twin {
     name: &'static str,
     computed: fn(f32) -> f32,
@@ -77,8 +80,8 @@ const TWINS: [Twin; 2] = [
     },
 ];
 
-/// Counts the inputs, as bit patterns `first ..= last`, for which the results of muser
-/// and of the platform differ; a NaN equals any NaN.
+/// Counts the f32 inputs with bit patterns `first ..= last` for which the results of
+/// muser and of the platform differ; a NaN equals any NaN.
 fn differing(t: &Twin, first: u32, last: u32) -> u64 {
     let differs = |x: f32| {
         let (a, b) = ((t.computed)(x), (t.truth)(x));
@@ -88,20 +91,24 @@ fn differing(t: &Twin, first: u32, last: u32) -> u64 {
     inputs.filter(|&x| differs(x)).count() as u64
 }
 
-/// Errors of a function over a range of inputs: the worst one, and counts.
+/// Errors of a mathematical function over a range of inputs: the largest ones, and
+/// numbers of inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Worst {
-    /// Largest error of the function in its domain, in ulp.
+    /// Largest error of the function, in ulp, over the inputs at which it is stated in
+    /// ulp.
     ulp: f64,
     at: f32,
-    /// Number of inputs in the function's domain, NaN excluded.
+    /// Number of f32 inputs at which the function's error is stated in ulp, NaN
+    /// excluded.
     inputs: u64,
-    /// Number of inputs in the domain whose result is not the true value rounded to
-    /// nearest.
+    /// Number of f32 inputs for which the function's result is not the true value
+    /// rounded to nearest, among those whose error is stated in ulp.
     not_nearest: u64,
-    /// Number of f32 inputs outside the function's domain, whose error is not given in ulp.
+    /// Number of f32 inputs at which the function's error is not stated in ulp.
     outside: u64,
-    /// Largest absolute error of the function outside its domain.
+    /// Largest absolute error of the function over the inputs at which it is not stated
+    /// in ulp.
     outside_error: f64,
 }
 
@@ -117,8 +124,8 @@ impl Worst {
     }
 }
 
-/// Computes a function for the inputs with the bit patterns `first ..= last` and
-/// collects its errors.
+/// Computes a function for the f32 inputs with the bit patterns `first ..= last` and
+/// returns its largest errors.
 fn walk(f: &Function, first: u32, last: u32) -> Worst {
     let mut worst = Worst::default();
     for x in (first..=last).map(f32::from_bits) {
@@ -152,10 +159,10 @@ fn walk(f: &Function, first: u32, last: u32) -> Worst {
     worst
 }
 
-/// Number of f32 inputs that a thread takes at a time: all 2^32 are 256 such pieces.
+/// Number of f32 inputs that a thread computes at a time: all 2^32 are 256 such pieces.
 const PIECE: u32 = 1 << 24;
 
-/// Calls `part(first, last)` for all f32 bit patterns, piece by piece on `threads`
+/// Calls `part(first, last)` for pieces of all 2^32 f32 bit patterns on `threads`
 /// threads, and then `merge` with each result.
 fn walk_all<T: Send>(
     name: &str,
@@ -243,8 +250,8 @@ pub(crate) fn command(names: &[String]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// Walks a few inputs of one binade: tests the walk itself, not the bound of the
-    /// error.
+    /// Tests the search for a function's largest error on a few inputs of one binade;
+    /// does not test the bound of the error.
     #[test]
     fn a_walk_finds_the_worst_input() {
         let off = Function {

@@ -21,8 +21,8 @@ pub fn root() -> PathBuf {
     here.ancestors().nth(2).map_or(here.clone(), PathBuf::from)
 }
 
-/// Returns the instruction-set level of muser's kernels that matches a reference
-/// profile (a build of llama.cpp): AVX2 or AVX-512.
+/// Returns the instruction-set level of muser's kernels (AVX2 or AVX-512) that matches
+/// a reference profile (a build of llama.cpp).
 fn level(profile: Profile) -> Level {
     match profile {
         Profile::LlamaCppAvx2 => Level::Avx2,
@@ -30,7 +30,8 @@ fn level(profile: Profile) -> Level {
     }
 }
 
-/// Returns the `cargo` program that runs this one, else the name to find on `PATH`.
+/// Returns the path of the `cargo` program that started this one; without it, the name
+/// `cargo`, to be found on `PATH`.
 fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

@@ -6,7 +6,8 @@ use clap::{Parser, Subcommand};
 use muser_bench::{compare, parity, root};
 use std::process::ExitCode;
 
-/// Compares muser with llama.cpp: the same bits, and how fast.
+/// Compares muser with llama.cpp: whether both compute the same bits, and which is
+/// faster.
 #[derive(Debug, Parser)]
 #[command(name = "muser-bench", bin_name = "cargo xtask", version, about)]
 struct Cli {
@@ -22,8 +23,8 @@ enum Command {
     /// Write the receipts in fixtures/receipts anew: records of model runs with the
     /// hashes of their logits
     Receipts,
-    /// Time llama.cpp and both lanes (strict and pinned arithmetic) on the same file,
-    /// in turn
+    /// Time llama.cpp and both lanes of muser (strict and pinned arithmetic) on the
+    /// same model file, in turn
     Compare(compare::Options),
     /// Answer requests as muser's side of the comparison with llama.cpp; `compare`
     /// starts this process to time how long opening a model takes

@@ -1,5 +1,5 @@
-//! The comparator's `bench` server: times calls of `llama_decode` as muser times its
-//! own forward calls.
+//! The comparator's `bench` server (llama.cpp as a process): times calls of
+//! `llama_decode` as muser times its own forward calls.
 //!
 //! It holds one model and one llama.cpp context, set up as llama.cpp's tools do: a
 //! thread pool of its own, a ring buffer as the KV cache of sliding-window layers
@@ -21,7 +21,8 @@ use crate::wire;
 const USAGE: &str =
     "usage: muser-reference bench --model FILE [--context N] [--ubatch N] [--swa-full]";
 
-/// Command-line options of the `bench` server, which times llama.cpp's calls.
+/// Command-line options of the comparator's `bench` server, which times llama.cpp's
+/// calls.
 struct Options {
     model: String,
     context: u32,
@@ -62,7 +63,8 @@ impl Options {
     }
 }
 
-/// A request to the `bench` server: either sets the tokens or runs timed calls.
+/// A request to the comparator's `bench` server (llama.cpp as a process): either sets
+/// the tokens or runs timed calls.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Request {
@@ -84,12 +86,13 @@ struct Tokens {
 struct Calls {
     /// Number of tokens in each call of `llama_decode`.
     width: usize,
-    /// Number of positions in the KV cache before the first call.
+    /// Number of positions in the KV cache before the first timed call.
     depth: usize,
-    /// Number of successive `llama_decode` calls, each timed.
+    /// Number of successive `llama_decode` calls, each of which is timed.
     calls: usize,
     threads: i32,
-    /// Whether an untimed warm-up call runs first and is rewound.
+    /// Whether an untimed warm-up call runs first, after which the KV cache is cut
+    /// back.
     #[serde(default)]
     warm: bool,
 }
@@ -172,8 +175,9 @@ impl Drop for Pool {
     }
 }
 
-/// The state of the `bench` server: a model, its context, and thread pools. Fields are
-/// dropped in this order, as the context uses the pools and the model.
+/// The state of the comparator's `bench` server: a llama.cpp model, its context, and
+/// thread pools. Fields are dropped in this order, as the context uses the pools and
+/// the model.
 struct Bench {
     session: Session,
     pools: Vec<Pool>,
@@ -296,7 +300,7 @@ impl Bench {
         self.model.0.as_ptr()
     }
 
-    /// Attaches a pool of this many threads to the llama.cpp context, for the next
+    /// Attaches a ggml pool of this many threads to the llama.cpp context, for the next
     /// calls.
     fn attach(&mut self, threads: i32) -> Result<NonNull<sys::ggml_threadpool>, String> {
         if !(1..=512).contains(&threads) {
@@ -396,7 +400,7 @@ impl Bench {
         Ok(seconds)
     }
 
-    /// Returns the FNV-1a hash of the logits that the last call gave.
+    /// Returns the FNV-1a hash of the logits that the last `llama_decode` call gave.
     fn last_row(&self) -> Result<String, String> {
         // SAFETY: the context is live and has decoded a batch.
         let row = unsafe { sys::llama_get_logits_ith(self.session.0.as_ptr(), -1) };
@@ -413,8 +417,8 @@ impl Bench {
     }
 }
 
-/// Reads the memory use of this process in bytes: resident, its peak, and the resident
-/// parts that are `anonymous` and from a `file`.
+/// Reads the memory use of this process in bytes: resident memory and its peak, and how
+/// much of it is `anonymous` and how much mapped from a `file`.
 fn memory() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| {

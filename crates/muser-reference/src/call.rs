@@ -1,5 +1,5 @@
-//! Calls functions of ggml that its graph API does not expose: conversions between
-//! formats and dot products of single rows.
+//! Calls functions of ggml that its graph API does not expose: conversions of rows
+//! between tensor types, and dot products of single rows.
 
 use std::ffi::c_void;
 
@@ -16,7 +16,8 @@ unsafe extern "C" {
     fn ggml_quantize_mat_q8_K_4x8(x: *const f32, y: *mut c_void, k: i64);
 }
 
-/// Runs the ggml function that a request names on the tensors that it sent.
+/// Calls the ggml function that a request names on the tensors that came with the
+/// request.
 ///
 /// # Errors
 /// An unknown function, or operands that it does not take.
@@ -102,8 +103,8 @@ fn to_float(t: &wire::Tensor, data: &[u8]) -> Made {
 }
 
 /// Quantises four rows of f32 to the interleaved Q8_K blocks that products of repacked
-/// weights take: for each block of 256 columns four f32 scales, 1,024 codes and 64
-/// sums, 1,168 bytes.
+/// weights take: for each block of 256 columns four f32 scales, 1,024 quantised values
+/// (codes) and 64 sums, 1,168 bytes.
 fn quantize_4x8(t: &wire::Tensor, data: &[u8]) -> Made {
     let (x, n, rows) = floats(t, data)?;
     if rows != 4 || n % 256 != 0 {

@@ -9,7 +9,7 @@ use llama_cpp_sys_2 as sys;
 /// A pointer to a ggml tensor, owned by a [`Context`].
 pub(crate) type Raw = *mut sys::ggml_tensor;
 
-/// Tensor types that a request may name, with ggml's constants for them.
+/// Names of the tensor types that a request may use, with ggml's constants for them.
 const TYPES: [(&str, sys::ggml_type); 9] = [
     ("f32", sys::GGML_TYPE_F32),
     ("f16", sys::GGML_TYPE_F16),
@@ -22,7 +22,7 @@ const TYPES: [(&str, sys::ggml_type); 9] = [
     ("i64", sys::GGML_TYPE_I64),
 ];
 
-/// Returns the ggml tensor type that a request calls by this name, such as `q4_K`.
+/// Returns the ggml tensor type that a request names, such as `q4_K`.
 pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
     TYPES
         .iter()
@@ -31,7 +31,7 @@ pub(crate) fn type_of(name: &str) -> Result<sys::ggml_type, String> {
         .ok_or_else(|| format!("type {name}: not one of {:?}", TYPES.map(|(n, _)| n)))
 }
 
-/// Returns the name of a ggml tensor type: as in requests, else ggml's own.
+/// Returns the name of a ggml tensor type: the one that requests use, else ggml's own.
 pub(crate) fn type_name(kind: sys::ggml_type) -> String {
     match TYPES.iter().find(|(_, t)| *t == kind) {
         Some((n, _)) => (*n).to_owned(),
@@ -57,7 +57,7 @@ pub(crate) fn row_bytes(kind: sys::ggml_type, n: i64) -> Result<usize, String> {
     Ok(unsafe { sys::ggml_row_size(kind, n) })
 }
 
-/// Copies a NUL-terminated C string of ggml.
+/// Copies a NUL-terminated C string that ggml returned.
 pub(crate) fn text(p: *const std::ffi::c_char) -> String {
     if p.is_null() {
         return String::new();

@@ -1,5 +1,5 @@
-//! The comparator's `op` server: computes single operations and small graphs with
-//! ggml's public CPU API.
+//! The comparator's `op` server (llama.cpp as a process): computes single operations
+//! and small graphs with ggml's public CPU API.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_char, c_void};
@@ -13,30 +13,31 @@ use crate::ggml::{Backend, Buffer, Context, Raw, row_bytes, text, type_name, typ
 use crate::nodes::{self, Node};
 use crate::{call, wire};
 
-/// A request to ggml: either a graph, as nodes and outputs, or a direct call of one
-/// function.
+/// A request to the comparator's `op` server: either a ggml graph, as nodes and
+/// outputs, or a direct call of one ggml function.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
-    /// Number of threads that compute the ggml graph.
+    /// Number of threads with which ggml computes the requested graph.
     #[serde(default = "one")]
     threads: i32,
-    /// Whether weights go to the buffer type that llama.cpp chooses by default, which
-    /// may repack them, instead of the plain one.
+    /// Whether weights are placed in the ggml buffer type that llama.cpp chooses by
+    /// default, which may repack them, instead of the plain one.
     #[serde(default = "yes")]
     repack: bool,
     /// Whether ggml uses the plain reference versions of its kernels.
     #[serde(default)]
     use_ref: bool,
-    /// Tensors of the request, whose data follows the request's JSON line.
+    /// Tensors of a request to ggml; their raw data follows the request's JSON line.
     tensors: Vec<wire::Tensor>,
-    /// Names of tensors that the server kept from earlier requests and shall now drop.
+    /// Names of tensors, kept from earlier requests, that the comparator's server shall
+    /// now drop.
     #[serde(default)]
     drop: Vec<String>,
-    /// Operations of the graph, in an order in which operands come first.
+    /// Operations of the ggml graph, each after the operations whose results it uses.
     #[serde(default)]
     nodes: Vec<Node>,
-    /// Names of the graph's results to send back.
+    /// Names of the ggml graph's results to send back.
     #[serde(default)]
     outputs: Vec<String>,
     /// Name of a ggml function to call directly, instead of computing a graph.
@@ -58,7 +59,7 @@ fn yes() -> bool {
 /// requests.
 struct Owned {
     raw: Raw,
-    /// Name of the ggml buffer type that holds the tensor, if it is not the plain one.
+    /// Name of the ggml buffer type that holds the tensor; `None` for the plain one.
     placed: Option<String>,
     _buffer: Buffer,
     _context: Context,
@@ -68,10 +69,10 @@ struct Owned {
 /// requests may use them.
 type Kept = HashMap<String, Owned>;
 
-/// A reply to a request: its JSON line and the bytes after it.
+/// A reply to a request: its JSON line, and the raw tensor bytes that follow it.
 pub(crate) type Reply = (Value, Vec<Vec<u8>>);
 
-/// Discards ggml's log, which has a line for each repacked weight.
+/// Discards lines of ggml's log, which has one for each repacked weight.
 unsafe extern "C" fn no_log(_: sys::ggml_log_level, _: *const c_char, _: *mut c_void) {}
 
 /// Answers requests to compute ggml graphs, which come on standard input, until its
@@ -110,7 +111,7 @@ pub(crate) fn serve() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the ggml graph of a request, computes it and copies its outputs.
+/// Builds the ggml graph of a request, computes it and returns copies of its outputs.
 fn run(
     backend: &Backend,
     request: &Request,
@@ -158,11 +159,12 @@ fn run(
     ))
 }
 
-/// The ggml tensors made from those that a request brings.
+/// The ggml tensors made from the tensors of one request.
 #[derive(Default)]
 struct Inputs<'a> {
     sent: HashMap<String, Raw>,
-    /// Tensors in the graph's ggml context, which have no memory yet, with their data.
+    /// Tensors in the graph's ggml context that have no memory yet, each with the data
+    /// to copy to it.
     plain: Vec<(Raw, &'a [u8])>,
     /// ggml tensors with memory of their own that are dropped when the request is
     /// answered, by name.
@@ -170,8 +172,8 @@ struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Adds one tensor of the request: to the graph's ggml context, with memory of its
-    /// own, or to those kept for later requests.
+    /// Creates the ggml tensor for one tensor of a request: in the graph's ggml
+    /// context, with memory of its own, or among those kept for later requests.
     fn add(
         &mut self,
         backend: &Backend,
@@ -206,9 +208,9 @@ impl<'a> Inputs<'a> {
         Ok(())
     }
 
-    /// Returns the tensors that operations of the graph may name, where one of this
-    /// request hides a kept one, and the names of the ggml buffer types of those
-    /// outside the plain one.
+    /// Returns the tensors that operations of the graph may name, and the names of the
+    /// ggml buffer types of those outside the plain one. A tensor of this request hides
+    /// a kept one of the same name.
     fn names(&self, kept: &Kept) -> (HashMap<String, Raw>, BTreeMap<String, String>) {
         let mut known: HashMap<String, Raw> =
             kept.iter().map(|(n, o)| (n.clone(), o.raw)).collect();

@@ -19,7 +19,7 @@ const OVERRIDES: [&str; 5] = [
     "LLAMA_ATTN_ROT_DISABLE",
 ];
 
-/// Copies a NUL-terminated C string that lives as long as the process.
+/// Copies a NUL-terminated C string that is never freed while the process runs.
 fn text(p: *const c_char) -> String {
     if p.is_null() {
         return String::new();
@@ -106,8 +106,8 @@ pub(crate) fn facts() -> Result<Value, String> {
     Ok(facts)
 }
 
-/// Prints the facts of this build of llama.cpp and of the machine as one line of JSON
-/// on standard output.
+/// Prints the facts of this build of llama.cpp and of the machine (versions, compiler,
+/// flags, CPU features) as one line of JSON on standard output.
 pub(crate) fn print() -> Result<(), String> {
     println!("{}", facts()?);
     Ok(())

@@ -1,5 +1,5 @@
-//! The comparator's `model` server: computes the logits of whole models, run as
-//! llama.cpp runs them.
+//! The comparator's `model` server (llama.cpp as a process): computes the logits of
+//! whole models, run as llama.cpp runs them.
 
 use std::ffi::{CString, c_char, c_void};
 use std::fs::File;
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use crate::ggml::{text, type_name};
 use crate::wire;
 
-/// A request to run a model over tokens. Fields that are absent take the default of
-/// llama.cpp's API.
+/// A request to run a model over tokens with llama.cpp. Fields that are absent take the
+/// default of llama.cpp's API.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Request {
@@ -23,17 +23,17 @@ struct Request {
     model: String,
     /// Ids of the tokens that the model runs over.
     ids: Vec<i32>,
-    /// Number of tokens in each of the successive `llama_decode` calls, which add up to
-    /// the number of ids. Without it, one call.
+    /// Number of tokens in each of the successive `llama_decode` calls; they add up to
+    /// the number of token ids. Without it, one call runs all tokens.
     chunks: Option<Vec<usize>>,
-    /// Path of the file to write the logits to, as f32: a value for each token of the
-    /// vocabulary, for each requested position.
+    /// Path of the file to write the logits to: for each requested position, an f32 for
+    /// each token of the vocabulary.
     out: String,
-    /// Whether to request logits of the last position of each call only. llama.cpp then
+    /// Whether to request the logits of each call's last position only. llama.cpp then
     /// computes the end of the last layer for one row.
     #[serde(default)]
     last: bool,
-    /// Number of threads of llama.cpp, for calls of one token and of more.
+    /// Number of threads that llama.cpp uses, for calls of one token and of more.
     threads: i32,
     n_ctx: Option<u32>,
     n_batch: Option<u32>,
@@ -46,18 +46,18 @@ struct Request {
     /// Whether sliding-window layers keep every position in the KV cache instead of a
     /// ring buffer.
     swa_full: Option<bool>,
-    /// Which intermediate results of the model to copy to files.
+    /// Which intermediate results of the model run to copy to files.
     trace: Option<Trace>,
 }
 
-/// Which intermediate results of a model run to copy to files. Asking for one cuts
-/// ggml's graph there, so that it is not fused with what follows.
+/// Which intermediate results of a model run to copy to files. Copying one cuts ggml's
+/// graph there, so that its operation is not fused with the next one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Trace {
-    /// Folder in which each intermediate result gets a file.
+    /// Folder in which each intermediate result of a model run gets a file.
     dir: String,
-    /// Names of the tensors to copy, as llama.cpp names them; empty for all.
+    /// Names of the tensors to copy to files, as llama.cpp names them; empty for all.
     #[serde(default)]
     names: Vec<String>,
 }
@@ -108,7 +108,7 @@ struct Model {
     raw: NonNull<sys::llama_model>,
     path: String,
     repack: bool,
-    /// Lines of llama.cpp's log, from loading the model, about its weight buffers.
+    /// Lines about weight buffers that llama.cpp logged when it loaded the model.
     buffers: Vec<String>,
 }
 
@@ -222,8 +222,8 @@ fn run(request: &Request, cache: &mut Option<Model>) -> Result<Value, String> {
     }))
 }
 
-/// Opens a llama.cpp context with the parameters of the request over llama.cpp's
-/// defaults. Returns it with the parameters in force.
+/// Opens a llama.cpp context with the parameters that the request gives, and
+/// llama.cpp's defaults for the others. Returns it with the parameters in force.
 fn open(
     model: &Model,
     request: &Request,
@@ -342,8 +342,8 @@ impl Tracer {
         })
     }
 
-    /// Writes a computed tensor to a file: its bytes from the first to the last one in
-    /// memory.
+    /// Writes the bytes of a computed tensor, from the first to the last one in memory,
+    /// to a file.
     fn keep(&mut self, t: *mut sys::ggml_tensor) -> Result<(), String> {
         // SAFETY: the scheduler hands over a live, computed tensor.
         let (name, op, kind, ne, nb, data) = unsafe {

@@ -1,5 +1,5 @@
-//! Builds the nodes of a requested ggml graph: each operation that a request may name
-//! is a call of ggml's API.
+//! Builds the operations of a requested ggml graph: each operation that a request may
+//! name is a call of ggml's API.
 
 use std::collections::HashMap;
 
@@ -13,11 +13,11 @@ use crate::ggml::{Context, Raw, type_of};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Node {
-    /// Name of the tensor that the operation results in.
+    /// Name of the tensor that holds the result of the ggml operation.
     pub(crate) name: String,
     /// Name of the ggml operation: `mul_mat`, `rope`, …
     pub(crate) op: String,
-    /// Names of the tensors that are the operation's operands.
+    /// Names of the tensors that are the ggml operation's operands.
     pub(crate) src: Vec<String>,
     /// Parameters of the ggml operation, such as `eps` or `scale`, by ggml's names.
     #[serde(default)]
@@ -35,8 +35,8 @@ impl Node {
             .ok_or_else(|| self.err(&format!("parameter {key} is missing")))
     }
 
-    /// Reads a parameter of the operation as f32. JSON numbers are parsed as f64, which
-    /// is exact for any f32 written in full.
+    /// Reads a parameter of a ggml operation as f32. JSON numbers are parsed as f64,
+    /// which is exact for any f32 written in full.
     fn float(&self, key: &str) -> Result<f32, String> {
         Ok(self.number(key)? as f32)
     }
@@ -56,7 +56,7 @@ impl Node {
             .ok_or_else(|| self.err(&format!("parameter {key} is not an i32")))
     }
 
-    /// Reads a parameter of the operation that is a list of four integers.
+    /// Reads a parameter of a ggml operation that is a list of four integers.
     fn four(&self, key: &str) -> Result<[i64; 4], String> {
         let list: Option<Vec<i64>> = self.params[key]
             .as_array()

@@ -1,5 +1,5 @@
-//! Reads the comparator's requests from standard input and writes its replies: each is
-//! a JSON line, then the raw bytes that it announces.
+//! Reads the requests to the comparator (llama.cpp as a process) from standard input
+//! and writes its replies: each is a JSON line, then the raw bytes that it announces.
 
 use std::io::{BufRead, Read, Write};
 
@@ -10,8 +10,8 @@ const MAX_LINE: u64 = 16 << 20;
 /// Maximum length of the data of one tensor of a request, in bytes.
 const MAX_TENSOR: usize = 4 << 30;
 
-/// A tensor of a request or of a reply, as its JSON line describes it: the tensor's
-/// bytes follow the line, in the order of the list.
+/// A tensor of a request or of a reply, as the JSON line describes it; the bytes of all
+/// tensors follow the line in the same order.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Tensor {
@@ -29,8 +29,8 @@ pub(crate) struct Tensor {
     /// in another buffer type, repacked.
     #[serde(default)]
     pub(crate) weight: bool,
-    /// Whether the tensor is kept, so that later requests may name it without sending
-    /// it again.
+    /// Whether the comparator keeps the tensor, so that later requests may name it
+    /// without sending it again.
     #[serde(default, skip_serializing)]
     pub(crate) keep: bool,
 }

@@ -2,7 +2,7 @@
 //! look at code only.
 
 /// Returns Rust source text with its comments, strings and characters replaced by
-/// spaces; line breaks stay. An ambiguous quote, as of a lifetime, stays as code.
+/// spaces; line breaks stay. An ambiguous quote, such as a lifetime's, stays as code.
 pub(super) fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -94,8 +94,8 @@ fn character(text: &str) -> Option<usize> {
     chars.next().filter(|(_, c)| *c == '\'').map(|(i, _)| i + 1)
 }
 
-/// Returns the numbers, from 1, of the lines that contain a word, not as a part of a
-/// longer word.
+/// Returns the numbers, from 1, of the lines of a text that contain a word, not as a
+/// part of a longer word.
 pub(super) fn lines_with_word<'a>(
     text: &'a str,
     word: &'a str,

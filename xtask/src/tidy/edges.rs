@@ -4,16 +4,16 @@
 use super::{Finding, Tree};
 use serde_json::Value;
 
-/// A rule about dependencies: a crate of the workspace, the crates that it may use, and
-/// those that its tests may use besides.
+/// A rule about dependencies in the workspace: a crate, the crates that it may use, and
+/// those that only its tests may use.
 type Rule = (
     &'static str,
     &'static [&'static str],
     &'static [&'static str],
 );
 
-/// The allowed dependencies between the workspace's crates. An optional dependency
-/// counts like any other.
+/// The allowed dependencies between the workspace's crates, one rule for each crate. An
+/// optional dependency counts like any other.
 const RULES: [Rule; 14] = [
     ("muser-gguf", &[], &[]),
     ("muser-quant", &[], &[]),

@@ -1,6 +1,6 @@
-//! Checks the layout of the CPU backend's kernels: a family is a folder with a file for
-//! each instruction-set level, the same names in every folder, or one file that is
-//! compiled for all levels.
+//! Checks the layout of the CPU backend's kernel files: a family of kernels is a folder
+//! with a file for each instruction-set level, the same names in every folder, or one
+//! file that is compiled for all levels.
 
 use super::code::blank;
 use super::{Finding, Tree};
@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const CPU: &str = "crates/muser-cpu/src/";
 const KERNELS: &str = "crates/muser-cpu/src/kernels/";
 const LEVELS: [&str; 3] = ["scalar.rs", "avx2.rs", "avx512.rs"];
-/// Files in the folder of kernels that belong to no family of kernels.
+/// Files in the folder of the CPU backend's kernels that belong to no family of
+/// kernels.
 const TOP: [&str; 3] = ["mod.rs", "products.rs", "table.rs"];
 /// The attribute that marks a file of kernels as written once and compiled for all
 /// instruction-set levels.
@@ -35,8 +36,8 @@ pub(super) fn features_stand_once(tree: &Tree) -> Vec<Finding> {
     lines.collect()
 }
 
-/// Finds kernel files outside the layout `kernels/<family>/<level>.rs`, and families
-/// that lack the file of a level.
+/// Finds kernel files outside the layout `kernels/<family>/<level>.rs`, and families of
+/// kernels that lack the file of an instruction-set level.
 pub(super) fn grid(tree: &Tree) -> Vec<Finding> {
     let finding = |path: String, what: String| Finding {
         path,

@@ -3,8 +3,8 @@
 use super::{Finding, Tree};
 
 /// Finds dependencies in the `Cargo.toml` files that have no comment above them. Those
-/// inherited from the workspace have theirs there, and crates of the workspace need
-/// none.
+/// inherited from the workspace have it in the workspace's file, and crates of the
+/// workspace need none.
 pub(super) fn dependencies_say_why(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending("Cargo.toml") {

@@ -18,7 +18,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// A finding of `cargo xtask tidy`: a broken rule and where it is broken.
+/// A broken rule that `cargo xtask tidy` found, and where it is broken.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
@@ -40,7 +40,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// The text files of the repository, by their paths from its root.
+/// The text files of the repository, each by its path from the repository's root.
 #[derive(Debug, Default)]
 struct Tree(BTreeMap<String, String>);
 
@@ -77,7 +77,7 @@ impl Tree {
         self.0.iter().map(|(p, t)| (p.as_str(), t.as_str()))
     }
 
-    /// Iterates over the text files of the repository whose path has this ending.
+    /// Iterates over the repository's text files whose path ends in `with`.
     fn ending<'a>(&'a self, with: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.iter().filter(move |(p, _)| p.ends_with(with))
     }
@@ -107,7 +107,8 @@ fn output(command: &mut Command) -> Result<String, String> {
     String::from_utf8(out.stdout).map_err(|e| format!("{program}: output is not UTF-8: {e}"))
 }
 
-/// Returns the `cargo` program that runs this one, else the name to find on `PATH`.
+/// Returns the path of the `cargo` program that started this one; without it, the name
+/// `cargo`, to be found on `PATH`.
 pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

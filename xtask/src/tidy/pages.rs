@@ -1,5 +1,5 @@
-//! Checks the documentation pages that must change with the code: change log, constants
-//! of the arithmetic, links.
+//! Checks the documentation pages that must change with the code: the change log, the
+//! constants of the arithmetic, links.
 
 use super::{Finding, Tree};
 use muser_ops::{attention, math, reduce};
@@ -112,8 +112,8 @@ pub(super) fn constants_are_the_codes(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Finds links from Markdown page to Markdown page that lead to no page. Links to other
-/// files and to the network are not looked at.
+/// Finds links between Markdown pages whose target does not exist. Links to other files
+/// and to the network are not checked.
 pub(super) fn links_lead_somewhere(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".md") {
@@ -133,8 +133,8 @@ pub(super) fn links_lead_somewhere(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Resolves a relative link of the page `from` to a path from the root of the
-/// repository.
+/// Resolves a relative link on the documentation page `from` to a path from the root of
+/// the repository.
 fn resolve(from: &str, link: &str) -> String {
     let folder = from.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut parts: Vec<&str> = folder.split('/').filter(|p| !p.is_empty()).collect();

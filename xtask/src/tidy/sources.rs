@@ -1,12 +1,11 @@
-//! Checks the repository's source files: module docs, `unsafe`, length, leftovers of
-//! tools.
+//! Checks the repository's source files: module docs, `unsafe`, length, and files that
+//! tools left behind.
 
 use super::code::{blank, lines_with_word};
 use super::{Finding, Tree};
 
-/// Modules (files or folders) that may contain `unsafe`, each with the one purpose of
-/// it. Adding an entry is a decision of the maintainers: SECURITY.md relies on this
-/// list.
+/// Modules (files or folders) that may contain `unsafe` code, each with its purpose.
+/// Adding an entry is a decision of the maintainers: SECURITY.md relies on this list.
 const UNSAFE: [(&str, &str); 7] = [
     ("crates/muser-gguf/src/map.rs", "a read-only map of a file"),
     ("crates/muser-reference/src/", "calls into llama.cpp"),
@@ -135,8 +134,8 @@ pub(super) fn files_stay_readable(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns whether a file of the repository is written by hand, as opposed to test
-/// inputs and lock files.
+/// Returns whether a file of the repository is written by hand, unlike test inputs and
+/// lock files.
 fn ours(path: &str) -> bool {
     let test_input = ["fuzz/corpus/", "fixtures/", "models/"];
     let page = path.ends_with(".md");

@@ -24,7 +24,7 @@ const LICENCES: [&str; 8] = [
     "Zlib",
 ];
 
-/// Crates that no build of the project may contain, with the reason.
+/// Crates that no build of the project may contain, each with the reason.
 const BANNED: [(&str, &str); 8] = [
     ("aws-lc-sys", "needs a C compiler: rustls-graviola does not"),
     ("bindgen", "needs libclang"),
@@ -36,8 +36,9 @@ const BANNED: [(&str, &str); 8] = [
     ("pkg-config", "takes libraries of the machine"),
 ];
 
-/// Crates that are built in two versions, because two dependencies need different ones.
-/// Each costs build time and size; an entry that is no longer needed is a finding.
+/// Crates that may be built in two versions, because two dependencies need different
+/// ones. Each costs build time and size; an entry that is no longer needed is a
+/// finding.
 const TWICE: [&str; 8] = [
     "base64",
     "fancy-regex",
@@ -49,8 +50,8 @@ const TWICE: [&str; 8] = [
     "syn",
 ];
 
-/// The only source, as lock files name it, of crates that are not of this workspace:
-/// crates.io.
+/// crates.io, as lock files name it: the only source of crates that are not of this
+/// workspace.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 fn finding(path: &str, line: usize, what: String, why: &'static str) -> Finding {
@@ -79,7 +80,7 @@ pub(super) fn built(root: &Path) -> Result<String, String> {
     super::output(&mut tree)
 }
 
-/// Checks the licences, bans and duplicates of the list of dependencies that [`built`]
+/// Checks the licences, bans and duplicates of the crates in a list that [`built`]
 /// gave.
 pub(super) fn crates(listing: &str) -> Vec<Finding> {
     let allowed: Vec<Licensee> = LICENCES
@@ -175,8 +176,8 @@ pub(super) fn sources(tree: &Tree) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// Returns a list of dependencies that passes: a crate of the workspace, and each
-    /// of [`TWICE`] twice.
+    /// Returns a list of dependencies that passes all checks: a crate of the workspace,
+    /// and each of [`TWICE`] twice.
     fn fine() -> String {
         let twice = TWICE.iter().flat_map(|name| {
             let line = move |v: u8| format!("{name} v{v}.0.0|MIT/Apache-2.0 (*)\n");

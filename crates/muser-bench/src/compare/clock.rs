@@ -1,6 +1,6 @@
-//! Reads the CPU time of processes and of the whole machine, so that a comparison can
-//! check that only one side computed at a time and can record other work on a shared
-//! machine.
+//! Reads the CPU time of processes and of the whole machine. A comparison of speed
+//! checks with it that llama.cpp and muser never computed at once, and records how busy
+//! other programs kept the machine.
 
 use std::fs;
 use std::time::Instant;
@@ -20,12 +20,14 @@ pub(super) fn process(id: u32) -> Option<f64> {
     Some(nanoseconds as f64 / 1e9)
 }
 
-/// Parses the first field of a thread's `schedstat` file: its CPU time in nanoseconds.
+/// Parses the text of a thread's `schedstat` file in `/proc`: returns its first field,
+/// the thread's CPU time in nanoseconds.
 fn scheduled(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// CPU time that llama.cpp used while muser computed, or muser while llama.cpp did.
+/// CPU time that one side of a comparison of speed (llama.cpp or muser) used while the
+/// other one was timed and it should have been idle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Overlap {
     wall: f64,
@@ -33,8 +35,8 @@ pub(super) struct Overlap {
 }
 
 impl Overlap {
-    /// Runs `work` and adds the CPU time that the process `idle`, which should do
-    /// nothing, uses meanwhile.
+    /// Runs `work`, the timed calls of one side (llama.cpp or muser), and adds up the
+    /// CPU time that the other side's process `idle` uses meanwhile.
     pub(super) fn during<T>(&mut self, idle: u32, work: impl FnOnce() -> T) -> T {
         let (before, start) = (process(idle), Instant::now());
         let out = work();
@@ -49,15 +51,15 @@ impl Overlap {
         }
     }
 
-    /// Returns the CPU time that the process which should be idle used, as a share of
-    /// one CPU; `None` if it was not measured.
+    /// Returns how much CPU time the process that should be idle used while the other
+    /// one was timed, as a share of one CPU; `None` if it was not measured.
     pub(super) fn share(&self) -> Option<f64> {
         (self.wall > 0.0).then_some(self.used? / self.wall)
     }
 }
 
-/// Clock ticks of all CPUs since the machine started: idle, stolen by the host, and
-/// all.
+/// Clock ticks of all CPUs of the machine since it started: the idle ones, those that
+/// the host of a virtual machine took (steal), and all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ticks {
     idle: u64,
@@ -89,8 +91,8 @@ impl Ticks {
         }
     }
 
-    /// Returns two shares of the time of all CPUs since `then`: busy with anything, and
-    /// taken by the host of a virtual machine (steal).
+    /// Returns two shares of the time of all CPUs since the reading `then`: busy with
+    /// any program, and taken by the host of a virtual machine (steal).
     pub(super) fn since(self, then: Self) -> (f64, f64) {
         let total = self.total.saturating_sub(then.total).max(1) as f64;
         let share = |ticks: u64| ticks as f64 / total;

@@ -1,5 +1,5 @@
-//! llama.cpp as one side of the comparison of speed: talks to the comparator's `bench`
-//! server, which times calls of a model.
+//! llama.cpp as one side of the comparison of speed: talks to the `bench` server of the
+//! comparator (llama.cpp as a separate process), which times forward calls of a model.
 
 use super::side::{Answer, Chain, Side};
 use crate::reference::{Process, check};
@@ -8,17 +8,20 @@ use std::path::Path;
 use std::process::Stdio;
 
 /// llama.cpp as one side of the comparison of speed: a running `bench` server of the
-/// comparator.
+/// comparator (llama.cpp as a separate process).
 pub(super) struct Reference {
     pub(super) process: Process,
-    /// What the server reports of its build of llama.cpp: version, compiler, features.
+    /// What the comparator's `bench` server reports of its build of llama.cpp: version,
+    /// compiler, CPU features.
     pub(super) info: Value,
-    /// The server's message when the model is loaded: times, parameters, memory.
+    /// The message of the comparator's `bench` server that its model is loaded: loading
+    /// time, parameters of the context, memory.
     pub(super) ready: Value,
 }
 
-/// Returns the arguments that start the comparator's `bench` server. The context is at
-/// least 512: a smaller one would cut llama.cpp's micro-batch.
+/// Returns the arguments that start the comparator's `bench` server (llama.cpp as a
+/// process). The context has at least 512 positions: a smaller one would cut
+/// llama.cpp's micro-batch.
 pub(super) fn arguments(model: &Path, context: usize, swa_full: bool) -> Vec<String> {
     let mut args = vec![
         "bench".to_owned(),

@@ -1,5 +1,5 @@
-//! Collects the facts of the machine and of the build that the record of a comparison
-//! keeps. They contain no host name and no path.
+//! Collects the facts of the machine and of muser's build for the record of a
+//! comparison of speed. They contain no host name and no path.
 
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -70,8 +70,8 @@ fn cpu(text: &str) -> Value {
     })
 }
 
-/// Returns the choice in force of a Linux kernel setting, which stands in brackets in
-/// the setting's text.
+/// Returns the value in force of a Linux kernel setting, from a text that lists all
+/// possible values with that one in brackets.
 fn chosen(text: &str) -> Option<&str> {
     text.split_once('[')?.1.split(']').next()
 }
@@ -100,8 +100,9 @@ pub(super) fn build(root: &Path) -> Value {
     })
 }
 
-/// Returns the facts of the comparator's build (llama.cpp) that a record keeps:
-/// versions, compiler, flags, parameters.
+/// Returns the facts of the comparator (the build of llama.cpp that muser is compared
+/// with) for the record of a comparison of speed: versions, compiler, flags,
+/// parameters.
 pub(super) fn comparator(info: &Value, params: &Value) -> Value {
     let unit = "ggml/src/ggml-cpu/ggml-cpu.c";
     json!({

@@ -55,7 +55,8 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
 
-/// Number of measurements of the machine's read bandwidth; the best one counts.
+/// Number of times that the machine's read bandwidth is measured; the highest result
+/// counts.
 const TRIES: usize = 5;
 /// CPU time that llama.cpp may use while muser computes, or the other way round, as a
 /// share of one CPU; a comparison of speed with more is refused.
@@ -119,7 +120,8 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("?")
 }
 
-/// The model file and the options of one comparison of speed with llama.cpp.
+/// The model file and the options of one comparison of speed between llama.cpp and
+/// muser.
 struct Comparison<'a> {
     root: &'a Path,
     options: &'a Options,
@@ -131,7 +133,7 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// Returns the facts of the model that the record of a comparison keeps: name,
+    /// Returns the facts of the model for the record of a comparison of speed: name,
     /// size, layers, widths.
     fn facts(&self) -> Value {
         let spec = self.budget.spec();
@@ -206,8 +208,8 @@ impl Comparison<'_> {
         })
     }
 
-    /// Measures the machine's limits for each number of threads: read bandwidth and
-    /// peak of int8 operations.
+    /// Measures the machine's limits for each number of threads: memory read bandwidth
+    /// and peak of int8 operations.
     fn limits(&self, level: Level) -> Result<Vec<Limit>, String> {
         let mut threads: Vec<usize> = self.options.points().iter().map(|p| p.threads).collect();
         threads.sort_unstable();
@@ -238,8 +240,8 @@ impl Comparison<'_> {
         println!("{}", record::heading());
     }
 
-    /// Measures what opening the model file costs llama.cpp and muser, and prints the
-    /// table.
+    /// Measures what opening the model file costs llama.cpp and muser, in time and
+    /// memory, and prints the table.
     fn open(
         &self,
         profile: Profile,

@@ -15,25 +15,28 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
 
-/// Program and arguments that start a process of llama.cpp or of muser, to time how
-/// long opening a model takes.
+/// Program and arguments of a process of llama.cpp or of muser that is started to time
+/// how long opening a model file takes.
 pub(super) struct Start {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
 }
 
-/// What opening a model file cost llama.cpp or muser in one of its lanes (strict or
-/// pinned arithmetic), round by round.
+/// What opening a model file cost llama.cpp, or muser in one lane (strict or pinned
+/// arithmetic): times and memory, one value per benchmark round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opened {
-    /// Seconds from the start of the process to the first token's logits, by round.
+    /// Seconds from the start of the process to the logits of the first token, one
+    /// value per benchmark round.
     pub(super) seconds: Vec<f64>,
-    /// Resident memory of the process in bytes after the first token, by round.
+    /// Resident memory of the process after the first token, in bytes, one value per
+    /// benchmark round.
     pub(super) resident: Vec<f64>,
-    /// Part of the resident memory in bytes that is not mapped from a file, by round.
+    /// Resident memory of the process that is not mapped from a file, in bytes, one
+    /// value per benchmark round.
     pub(super) anonymous: Vec<f64>,
-    /// Peak of the process's resident memory in bytes up to the end of the widest call,
-    /// by round.
+    /// Peak of the process's resident memory up to the end of the widest forward call,
+    /// in bytes, one value per benchmark round.
     pub(super) peak: Vec<f64>,
 }
 
@@ -46,8 +49,9 @@ impl Opened {
     }
 }
 
-/// Opens the model file on llama.cpp and on muser in turn, `rounds` times. A round
-/// before them brings the file into the page cache and is not counted.
+/// Opens the model file in fresh processes of llama.cpp and of muser in turn, for
+/// `rounds` rounds. One round before them brings the file into the page cache and is
+/// not counted.
 pub(super) fn measure(
     starts: &[Start],
     tokens: &[u32],
@@ -73,8 +77,9 @@ pub(super) fn measure(
     Ok(all)
 }
 
-/// Runs one fresh process that opens the model file. Returns the seconds to the first
-/// token, the reply with it and the reply to the widest call.
+/// Runs one fresh process that opens the model file and computes. Returns the seconds
+/// to the first token's logits, the reply to that call, and the reply to the widest
+/// call.
 fn once(
     start: &Start,
     tokens: &[u32],
@@ -107,8 +112,8 @@ fn once(
 /// muser takes to open a model.
 pub const SERVE: &str = "serve-compare";
 
-/// Arguments of the process that opens the model as muser's side of a comparison with
-/// llama.cpp.
+/// Arguments of the hidden command that opens a model as muser's side of a comparison
+/// of speed with llama.cpp.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct Serve {
     /// Model file, GGUF
@@ -120,8 +125,8 @@ pub struct Serve {
     profile: Option<Profile>,
 }
 
-/// Returns the command line of a process that runs [`serve`], muser's side of a
-/// comparison with llama.cpp.
+/// Returns the command-line arguments of a process that runs [`serve`]: muser's side of
+/// a comparison of speed with llama.cpp.
 pub(super) fn arguments(model: &str, level: Level, lane: Lane) -> Vec<String> {
     let mut words = vec![SERVE, model, level.name()];
     words.extend(lane.profile().map(Profile::name));
@@ -179,8 +184,8 @@ fn answer(
     Ok(reply)
 }
 
-/// Parses the memory use of a process in bytes from the text of its `/proc` `status`
-/// file: resident, anonymous, peak.
+/// Parses the memory use of a process from the text of its `/proc` `status` file:
+/// resident, anonymous (not mapped from a file) and peak memory in bytes.
 fn memory(status: &str) -> Value {
     let field = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name))?;
@@ -194,8 +199,9 @@ fn memory(status: &str) -> Value {
     })
 }
 
-/// Formats the table of what opening a model file of `file` bytes cost, a line each for
-/// llama.cpp and muser's lanes; ratios are relative to the first line.
+/// Formats the table of what opening a model file of `file` bytes cost: a line for
+/// llama.cpp and for each of muser's lanes (strict and pinned arithmetic), with ratios
+/// to the first line.
 pub(super) fn table(sides: &[&str], opened: &[Opened], file: u64) -> String {
     let mut text = format!(
         "  {:<10} {:>26} {:>12} {:>12} {:>12} {:>12} {:>14}\n",

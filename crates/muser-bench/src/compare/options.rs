@@ -4,9 +4,9 @@ use crate::level;
 use muser_ops::Profile;
 use std::path::{Path, PathBuf};
 
-/// Largest number of tokens in the calls of one sample: the ring buffers of the
-/// sliding-window layers, muser's and llama.cpp's, then still hold the window when the
-/// sample is rewound. A single call may be longer.
+/// Largest number of tokens in all calls of one benchmark sample that has several. The
+/// ring buffers of the sliding-window layers, muser's and llama.cpp's, then still hold
+/// the window when the KV cache is cut back to the sample's start.
 pub(super) const REACH: usize = 256;
 
 /// Which model, call sizes and threads to time against which build of llama.cpp.
@@ -30,11 +30,11 @@ pub struct Options {
     /// llamacpp-avx512; without it, against every one that the machine can run
     #[arg(long, value_name = "NAME")]
     profile: Option<Profile>,
-    /// Widths to time: numbers of tokens in a call
+    /// Widths to time: numbers of tokens in a forward call
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = positive,
           default_value = "1,2,4,8,16,32,256")]
     widths: Vec<usize>,
-    /// Depths to time: numbers of positions stored before a call
+    /// Depths to time: numbers of positions in the KV cache before a forward call
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = number,
           default_value = "0")]
     depths: Vec<usize>,
@@ -42,15 +42,16 @@ pub struct Options {
     /// of one token are timed on one thread as well
     #[arg(long, value_name = "N", value_parser = positive)]
     threads: Option<usize>,
-    /// Number of rounds; a round is one sample of llama.cpp and of each lane (strict
-    /// and pinned arithmetic)
+    /// Number of benchmark rounds; a round is one sample of llama.cpp and of each lane
+    /// of muser (strict and pinned arithmetic)
     #[arg(long, value_name = "N", value_parser = positive, default_value_t = 5)]
     pub(super) rounds: usize,
-    /// Milliseconds that a sample is to take, about
+    /// Milliseconds, about, that one benchmark sample (a series of timed forward calls)
+    /// is to take
     #[arg(long, value_name = "MS", value_parser = positive, default_value_t = 500)]
     sample: usize,
-    /// Rounds in which llama.cpp and each lane open the file in a fresh process; 0
-    /// leaves that out
+    /// Number of rounds in which llama.cpp and each lane of muser open the model file
+    /// in a fresh process, timed; 0 leaves that out
     #[arg(long, value_name = "N", value_parser = number, default_value_t = 3)]
     pub(super) open_rounds: usize,
     /// Let llama.cpp's sliding-window layers keep every position instead of a ring
@@ -62,8 +63,8 @@ pub struct Options {
     pub(super) record: Option<String>,
 }
 
-/// One configuration that is timed on llama.cpp and muser: threads, depth (positions
-/// stored before a call), width (tokens in a call).
+/// One configuration that is timed on llama.cpp and muser: number of threads, depth
+/// (positions stored before a call) and width (tokens in a call).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) threads: usize,
@@ -136,21 +137,23 @@ impl Options {
         ascending(&self.widths)
     }
 
-    /// Returns the number of threads that llama.cpp and muser are timed with.
+    /// Returns the number of threads that llama.cpp and muser are timed with: the
+    /// option's, or as many as the machine has.
     pub(super) fn threads(&self) -> usize {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(all)
     }
 
-    /// Returns the time that a sample of calls is to take, in seconds.
+    /// Returns the time in seconds that a benchmark sample (a series of timed forward
+    /// calls) is to take.
     pub(super) fn sample(&self) -> f64 {
         self.sample as f64 / 1e3
     }
 
     /// Returns the configurations to time, by depth (positions stored before a call),
-    /// then by width (tokens in a call). Decode on one thread comes first, and at the
-    /// smallest depth only: muser has a context for each number of threads, which would
-    /// have to be filled up to the depth.
+    /// then by width (tokens in a call). Calls of one token on one thread come first,
+    /// and at the smallest depth only: muser has a KV cache for each number of threads,
+    /// which would have to be filled up to the depth.
     pub(super) fn points(&self) -> Vec<Point> {
         let (widths, threads) = (self.widths(), self.threads());
         let mut points = Vec::new();
@@ -169,8 +172,8 @@ impl Options {
         points
     }
 
-    /// Returns the number of positions in the KV cache that the timed calls need,
-    /// within the context of the model.
+    /// Returns the number of positions in the KV cache that the timed calls need, at
+    /// most the model's context.
     ///
     /// # Errors
     /// The widest call at the greatest depth does not fit the context.
@@ -186,8 +189,9 @@ impl Options {
     }
 }
 
-/// Returns the number of calls in a chain (calls that follow each other) and of chains
-/// in a sample, for calls that take `seconds` each and a sample of `sample` seconds.
+/// Returns how many forward calls make a chain (calls that follow each other) and how
+/// many chains make a benchmark sample, if a call takes `seconds` and the sample is to
+/// take `sample` seconds.
 pub(super) fn calls(seconds: f64, sample: f64, width: usize, room: usize) -> (usize, usize) {
     let wanted = (sample / seconds.max(1e-9)).ceil().clamp(1.0, 1e6) as usize;
     let most = (REACH.min(room) / width.max(1)).max(1);

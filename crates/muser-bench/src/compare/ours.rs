@@ -1,5 +1,5 @@
-//! muser as one side of the comparison of speed: a model on the CPU backend, in this
-//! process.
+//! muser as one side of the comparison of speed with llama.cpp: runs a model on the CPU
+//! backend in this process.
 
 use super::side::{Answer, Chain, Invariant, Side, hash};
 use muser_cpu::{Cpu, CpuOptions, Level};
@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// muser at one lane (arithmetic) and instruction-set level, with a model and a K/V
-/// cache for each number of threads in use.
+/// muser as one side of the comparison of speed: one lane (strict or pinned arithmetic)
+/// at one instruction-set level, with a model and a KV cache for each number of threads
+/// in use.
 pub(super) struct Ours {
     gguf: Gguf,
     level: Level,
@@ -25,8 +26,8 @@ struct Rig {
     cache: Cache<Cpu>,
 }
 
-/// Opens muser's CPU backend at an instruction-set level, with a lane (arithmetic) and
-/// a number of threads.
+/// Opens muser's CPU backend at an instruction-set level, with a lane (strict or pinned
+/// arithmetic) and a number of threads.
 pub(super) fn cpu(level: Level, lane: Lane, threads: usize) -> Result<Cpu, String> {
     Cpu::open(CpuOptions {
         threads: Some(threads),
@@ -175,8 +176,8 @@ mod tests {
         Ours::new(&gguf, Level::Scalar, Lane::Strict, &tokens)
     }
 
-    /// Calls of other widths over the same tokens give the same logits, and one more
-    /// token gives other logits.
+    /// Tests that forward calls of other widths over the same tokens give the same
+    /// logits, and that one more token gives other logits.
     #[test]
     fn chains_give_the_row_that_other_calls_give() {
         let mut ours = ours();

@@ -10,7 +10,8 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The measurements against one reference profile (a build of llama.cpp).
+/// The measurements of a comparison of speed against one reference profile (a build of
+/// llama.cpp).
 pub(super) struct ProfileRun {
     pub(super) profile: Profile,
     pub(super) level: String,
@@ -18,14 +19,16 @@ pub(super) struct ProfileRun {
     pub(super) limits: Vec<Limit>,
     pub(super) rows: Vec<Row>,
     pub(super) opened: Vec<Opened>,
-    /// How quiet the machine was: the shares of the CPUs that other processes took, and
-    /// that llama.cpp and muser took while they should have been idle.
+    /// How quiet the machine was during the comparison: the shares of the CPUs that
+    /// other processes took, and that llama.cpp and muser took while they should have
+    /// been idle.
     pub(super) load: Value,
 }
 
 const HEAD: &str = "profile,level,threads,depth,width,calls,round,side,call_seconds,mean_seconds,tokens_per_second";
 
-/// Formats all timed samples of llama.cpp and of muser's lanes as CSV, a line each.
+/// Formats all timed samples of llama.cpp and of muser's lanes (strict and pinned
+/// arithmetic) as CSV, one line per sample.
 pub(super) fn csv(runs: &[ProfileRun]) -> String {
     let mut text = format!("{HEAD}\n");
     for run in runs {
@@ -52,8 +55,8 @@ pub(super) fn csv(runs: &[ProfileRun]) -> String {
     text
 }
 
-/// Returns the facts and medians of one reference profile (a build of llama.cpp) as
-/// JSON.
+/// Returns the results of a comparison of speed against one reference profile (a build
+/// of llama.cpp) as JSON: machine limits, speeds with their spread, costs of opening.
 pub(super) fn summary(run: &ProfileRun) -> Value {
     let row = |row: &Row| {
         let side = |i: usize| row.rate(i).json();
@@ -93,15 +96,16 @@ pub(super) fn summary(run: &ProfileRun) -> Value {
     })
 }
 
-/// Paths of the two files of a comparison's record: samples as CSV, facts and medians
-/// as JSON.
+/// Paths of the two files that record a comparison of speed: samples as CSV, facts and
+/// medians as JSON.
 pub(super) struct RecordFiles {
     csv: PathBuf,
     json: PathBuf,
 }
 
 impl RecordFiles {
-    /// Returns the paths of the files of a comparison's record, for a date and a name.
+    /// Returns the paths of the two files that record a comparison of speed, for a date
+    /// and a name.
     ///
     /// # Errors
     /// A record of this date and name exists; records are not overwritten.
@@ -123,7 +127,7 @@ impl RecordFiles {
         Ok(place)
     }
 
-    /// Writes the CSV and the JSON file of a comparison's record.
+    /// Writes the CSV and the JSON file that record a comparison of speed.
     pub(super) fn write(&self, csv: &str, json: &Value) -> Result<(), String> {
         if let Some(folder) = self.csv.parent() {
             fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -138,7 +142,7 @@ impl RecordFiles {
     }
 }
 
-/// Returns the heading of the table of speeds.
+/// Returns the heading of the table of speeds of llama.cpp and muser.
 pub(super) fn heading() -> String {
     format!(
         "  {:>7} {:>6} {:>5} {:>9} {:>8} {:>18} {:>8} {:>18} {:>18} {:>7} {:>4} {:>6} {:>6}  {}",
@@ -159,8 +163,8 @@ pub(super) fn heading() -> String {
     )
 }
 
-/// Formats one timed configuration as a line of the table: tokens a second, ratios with
-/// their spread, shares of the machine's limit.
+/// Formats the speeds of one configuration (threads, depth, width) as a line of the
+/// table: tokens a second, ratios with their spread, shares of the machine's limit.
 pub(super) fn line(row: &Row) -> String {
     use super::stats::digits;
     let rate = |i: usize| digits(row.rate(i).median);

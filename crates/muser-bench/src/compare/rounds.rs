@@ -1,6 +1,7 @@
-//! Measures one configuration of threads, depth and width: first proves that llama.cpp
-//! and muser compute the right logits, then times rounds of llama.cpp, the strict lane
-//! (muser's own arithmetic) and the pinned lane (llama.cpp's).
+//! Compares the speed of llama.cpp and muser in one configuration of threads, depth and
+//! width. First proves that both compute the right logits, then times rounds of
+//! llama.cpp, the strict lane (muser's own arithmetic) and the pinned lane
+//! (llama.cpp's).
 
 use super::clock::Overlap;
 use super::options::{self, Point};
@@ -8,19 +9,19 @@ use super::side::{Answer, Chain, Invariant, Side};
 use super::stats::Spread;
 use muser_model::{Budget, Want};
 
-/// The sides of the comparison in the order of a round: llama.cpp and muser's two lanes
-/// (arithmetics).
+/// Names of the three that are compared, in the order of a benchmark round: llama.cpp,
+/// the strict lane (muser's own arithmetic), the pinned lane (llama.cpp's).
 pub(super) const SIDES: [&str; 3] = ["llama.cpp", "strict", "pinned"];
 
-/// Times of one sample: successive forward calls on llama.cpp or on one lane
-/// (arithmetic) of muser.
+/// Times of one benchmark sample: successive forward calls on llama.cpp, or on muser in
+/// one lane (strict or pinned arithmetic).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// Seconds that the median call of the sample took.
+    /// Median of the seconds that the sample's forward calls took.
     pub(super) call: f64,
-    /// Mean seconds that a call of the sample took.
+    /// Mean of the seconds that the sample's forward calls took.
     pub(super) mean: f64,
-    /// Number of forward calls that the sample timed.
+    /// Number of forward calls that the benchmark sample timed.
     pub(super) calls: usize,
 }
 
@@ -34,21 +35,21 @@ impl Sample {
     }
 }
 
-/// What the machine can do with one number of threads, which bounds the time of a
-/// forward call from below.
+/// The machine's memory bandwidth and int8 peak with one number of threads, from which
+/// the shortest possible time of a forward call follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Limit {
     pub(super) threads: usize,
-    /// The machine's read bandwidth in bytes a second.
+    /// The machine's memory read bandwidth in bytes a second.
     pub(super) bandwidth: f64,
     /// The machine's peak of int8 operations a second; `None` at an instruction-set
-    /// level without int8 products.
+    /// level (such as scalar) without int8 products.
     pub(super) int8_peak: Option<f64>,
 }
 
 impl Limit {
-    /// Returns the shortest time in seconds that the machine allows for a chain of
-    /// calls, and whether memory bandwidth rather than arithmetic sets it.
+    /// Returns the shortest time in seconds that the machine's bandwidth and int8 peak
+    /// allow for a chain of forward calls, and whether bandwidth sets it.
     fn seconds(&self, budget: &Budget, chain: &Chain) -> (f64, bool) {
         let (mut read, mut compute, mut least) = (0.0, 0.0, 0.0);
         for call in 0..chain.calls {
@@ -64,65 +65,67 @@ impl Limit {
     }
 }
 
-/// Hashes of the last row of logits of each lane (muser's arithmetic, strict or
-/// pinned), proved before a configuration is timed.
+/// Hashes of the last logits that muser's two lanes (strict and pinned arithmetic)
+/// compute in a configuration, checked before it is timed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Proof {
-    /// Hash of the strict lane's last logits (muser's own arithmetic), which calls of
-    /// another width give as well.
+    /// Hash of the last logits in the strict lane (muser's own arithmetic), which must
+    /// not depend on the width of the calls.
     pub(super) strict: String,
-    /// Hash of the pinned lane's last logits (llama.cpp's arithmetic).
+    /// Hash of the last logits in the pinned lane (llama.cpp's arithmetic in muser).
     pub(super) pinned: String,
-    /// Whether llama.cpp's last logits have the hash of the pinned lane's (llama.cpp's
-    /// arithmetic in muser); `None` where llama.cpp's ring buffer has wrapped and its
-    /// sums have another order.
+    /// Whether llama.cpp's last logits are bit for bit those of the pinned lane
+    /// (llama.cpp's arithmetic in muser). `None` where llama.cpp's ring buffer has
+    /// wrapped: its sums then have another order.
     pub(super) equal: Option<bool>,
 }
 
 /// The measurements of one configuration of threads, depth and width: a row of the
-/// table.
+/// table of speeds.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) chain: Chain,
     pub(super) chains: usize,
     pub(super) proof: Proof,
-    /// Timed samples by round, each of llama.cpp and of muser's strict lane (its own
-    /// arithmetic) and pinned lane (llama.cpp's).
+    /// Timed samples, three per benchmark round: of llama.cpp, of the strict lane
+    /// (muser's own arithmetic) and of the pinned lane (llama.cpp's).
     pub(super) samples: Vec<[Sample; 3]>,
-    /// Tokens a second that the machine's bandwidth and int8 peak allow.
+    /// Largest number of tokens a second that the machine's bandwidth and int8 peak
+    /// allow.
     pub(super) limit: f64,
-    /// What sets the limit of the machine: `read` (memory bandwidth) or `int8`
+    /// Which limit of the machine bounds the speed: `read` (memory bandwidth) or `int8`
     /// (arithmetic).
     pub(super) bound: &'static str,
 }
 
 impl Row {
-    /// Returns the seconds of the median forward call of llama.cpp or of a lane of
-    /// muser (`side`, an index of [`SIDES`]), by round.
+    /// Returns the seconds of the median forward call, one value per benchmark round.
+    /// `side` is an index of [`SIDES`]: llama.cpp or a lane (arithmetic) of muser.
     fn calls(&self, side: usize) -> Vec<f64> {
         self.samples.iter().map(|s| s[side].call).collect()
     }
 
-    /// Returns the tokens a second of llama.cpp or of a lane of muser (`side`, an index
-    /// of [`SIDES`]).
+    /// Returns the speed in tokens a second. `side` is an index of [`SIDES`]: llama.cpp
+    /// or a lane (arithmetic) of muser.
     pub(super) fn rate(&self, side: usize) -> Spread {
         Spread::rates(self.chain.width as f64, &self.calls(side))
     }
 
-    /// Returns how many times as fast as `base` another side is: llama.cpp or a lane of
-    /// muser, as an index of [`SIDES`].
+    /// Returns how many times as fast `side` is as `base`. Both are indices of
+    /// [`SIDES`]: llama.cpp or a lane (arithmetic) of muser.
     pub(super) fn speedup(&self, base: usize, side: usize) -> Spread {
         Spread::speedups(&self.calls(base), &self.calls(side))
     }
 }
 
-/// llama.cpp and muser's lanes for one reference profile (a build of llama.cpp), with
-/// the settings of the timed rounds.
+/// llama.cpp and muser's lanes (strict and pinned arithmetic) as they are compared for
+/// one reference profile (a build of llama.cpp), with the settings of the benchmark
+/// rounds.
 pub(super) struct Rounds<'a> {
     pub(super) reference: &'a mut dyn Side,
     pub(super) strict: &'a mut dyn Invariant,
     pub(super) pinned: &'a mut dyn Side,
-    /// Process id of the comparator that runs llama.cpp.
+    /// Process id of the comparator, the program that runs llama.cpp.
     pub(super) process: u32,
     pub(super) budget: &'a Budget,
     pub(super) rounds: usize,
@@ -131,14 +134,14 @@ pub(super) struct Rounds<'a> {
     /// room.
     pub(super) room: usize,
     pub(super) swa_full: bool,
-    /// CPU time of llama.cpp's process while muser computed, and of muser's while
-    /// llama.cpp did.
+    /// CPU time of llama.cpp's process while muser was timed, and of muser's process
+    /// while llama.cpp was timed.
     pub(super) overlap: [Overlap; 2],
 }
 
 impl Rounds<'_> {
-    /// Proves that llama.cpp and muser compute the right logits for a configuration,
-    /// and then times them.
+    /// Proves that llama.cpp and muser compute the right logits for a configuration of
+    /// threads, depth and width, and then times them.
     pub(super) fn run(&mut self, point: Point, limit: &Limit) -> Result<Row, String> {
         let Point {
             threads,
@@ -178,8 +181,9 @@ impl Rounds<'_> {
         })
     }
 
-    /// Runs a chain of calls on llama.cpp or on a lane of muser (`side`, an index of
-    /// [`SIDES`]) and adds up the CPU time that the other, idle process uses meanwhile.
+    /// Runs a chain of forward calls on one side of the comparison and adds up the CPU
+    /// time that the other, idle process uses meanwhile. `side` is an index of
+    /// [`SIDES`]: llama.cpp or a lane (arithmetic) of muser.
     fn ask(&mut self, side: usize, chain: &Chain) -> Result<Answer, String> {
         let (theirs, ours) = (self.process, std::process::id());
         let [their_idle, our_idle] = &mut self.overlap;
@@ -191,8 +195,8 @@ impl Rounds<'_> {
         answer.map_err(|e| format!("{}: {e}", SIDES[side.min(2)]))
     }
 
-    /// Computes the last logits of a chain of calls on llama.cpp and on both lanes of
-    /// muser, and checks that they are right.
+    /// Computes the last logits of a chain of forward calls on llama.cpp and on both
+    /// lanes of muser (strict and pinned arithmetic), and checks that they are right.
     ///
     /// # Errors
     /// The strict lane's row depends on the width of the calls, or the pinned
@@ -223,7 +227,7 @@ impl Rounds<'_> {
         })
     }
 
-    /// Returns whether llama.cpp is to give the pinned lane's bits (llama.cpp's
+    /// Returns whether llama.cpp must compute the bits of the pinned lane (llama.cpp's
     /// arithmetic in muser) in this chain of calls. With the settings of its tools it
     /// does until the ring buffer of the sliding-window layers, as long as window and
     /// micro-batch, wraps.
@@ -233,8 +237,9 @@ impl Rounds<'_> {
         self.swa_full || window.is_none_or(|window| end <= window + 512)
     }
 
-    /// Runs and times the chains of calls of one sample, the first chain after a
-    /// warm-up call. Each chain must end in the logits that were proved.
+    /// Runs and times the chains of forward calls of one benchmark sample, the first
+    /// chain after a warm-up call. Each chain must end in the logits that were proved
+    /// to be right.
     fn sample(
         &mut self,
         side: usize,

@@ -1,47 +1,50 @@
-//! The interface of both sides of the comparison of speed, llama.cpp and muser: chains
+//! The interface through which the comparison of speed runs llama.cpp and muser: chains
 //! of forward calls and their answers.
 
 use serde_json::{Value, json};
 
 /// A chain: successive forward calls of one width (number of tokens), the first one at
-/// a depth (number of positions stored). Each computes the logits of its last token.
+/// a depth (number of positions stored). Each call computes the logits of its last
+/// token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     pub(super) threads: usize,
     pub(super) depth: usize,
     pub(super) width: usize,
     pub(super) calls: usize,
-    /// Whether an untimed warm-up call runs before the timed calls and is rewound.
+    /// Whether an untimed warm-up call runs before the timed calls, after which the KV
+    /// cache is cut back.
     pub(super) warm: bool,
 }
 
-/// The answer to a chain of calls: its times and the hash of its last logits.
+/// The answer to a chain of forward calls: the time of each call and the hash of the
+/// last logits.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
-    /// Seconds that each forward call took, in order.
+    /// Seconds that each forward call of the chain took, in order.
     pub(super) seconds: Vec<f64>,
-    /// FNV-1a hash of the logits of the last of the timed calls.
+    /// FNV-1a hash of the logits of the last timed forward call.
     pub(super) last: String,
 }
 
-/// One side of the comparison of speed, which runs and times chains of calls: llama.cpp
-/// or a lane (arithmetic) of muser.
+/// One side of the comparison of speed, which runs and times chains of forward calls:
+/// llama.cpp, or muser in one lane (strict or pinned arithmetic).
 pub(super) trait Side {
-    /// Brings the KV cache to the depth of the chain, untimed, then runs and times its
-    /// calls.
+    /// Brings the KV cache to the depth of the chain (its number of stored positions),
+    /// untimed, then runs and times the chain's forward calls.
     fn run(&mut self, chain: &Chain) -> Result<Answer, String>;
 }
 
-/// A side of the comparison whose logits depend on the tokens alone, not on the width
-/// of the calls: muser's strict lane (its own arithmetic).
+/// A side of the comparison of speed whose logits depend on the tokens alone, not on
+/// how they are split into calls: muser's strict lane (its own arithmetic).
 pub(super) trait Invariant: Side {
-    /// Computes the tokens of a chain in calls of other widths. Returns the hash of the
-    /// last logits, which must equal the chain's own.
+    /// Computes the tokens of a chain in forward calls of other widths. Returns the
+    /// hash of the last logits, which must equal that of the chain itself.
     fn otherwise(&mut self, chain: &Chain) -> Result<String, String>;
 }
 
 impl Chain {
-    /// Encodes the chain of calls as a JSON request.
+    /// Encodes a chain of forward calls as a JSON request.
     pub(super) fn json(&self) -> Value {
         json!({
             "threads": self.threads, "depth": self.depth, "width": self.width,
@@ -49,7 +52,7 @@ impl Chain {
         })
     }
 
-    /// Decodes the chain of calls from a JSON request.
+    /// Decodes a chain of forward calls from a JSON request.
     pub(super) fn parse(request: &Value) -> Result<Self, String> {
         let number = |name: &str| {
             let n = request[name].as_u64().and_then(|n| usize::try_from(n).ok());
@@ -66,12 +69,13 @@ impl Chain {
 }
 
 impl Answer {
-    /// Encodes the answer to a chain of calls as a JSON reply.
+    /// Encodes the answer to a chain of forward calls (times and hash) as a JSON reply.
     pub(super) fn json(&self) -> Value {
         json!({ "ok": true, "seconds": self.seconds, "last": self.last })
     }
 
-    /// Decodes the answer to a chain of calls from a JSON reply.
+    /// Decodes the answer to a chain of forward calls (times and hash) from a JSON
+    /// reply.
     pub(super) fn parse(reply: &Value) -> Result<Self, String> {
         let seconds = reply["seconds"].as_array().into_iter().flatten();
         let seconds: Vec<f64> = seconds.filter_map(Value::as_f64).collect();
@@ -85,8 +89,8 @@ impl Answer {
     }
 }
 
-/// Returns the FNV-1a hash of a row of logits as little-endian bytes. It serves
-/// to compare rows and for nothing else.
+/// Returns the FNV-1a hash of a row of logits as little-endian bytes, which serves only
+/// to compare rows.
 pub(super) fn hash(row: &[f32]) -> String {
     let bytes = row.iter().flat_map(|x| x.to_le_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
@@ -95,8 +99,8 @@ pub(super) fn hash(row: &[f32]) -> String {
     format!("{hash:016x}")
 }
 
-/// Returns `n` pseudo-random token ids, for calls to time. The cost of a token does not
-/// depend on its id.
+/// Returns `n` pseudo-random token ids for timed forward calls. The cost of a token
+/// does not depend on its id.
 pub(super) fn tokens(n: usize, vocab: usize) -> Vec<u32> {
     let mut state = 1u64;
     let next = || {

@@ -26,14 +26,14 @@ impl Spread {
         }
     }
 
-    /// Computes the median, minimum and maximum of `of / x` over all `x`: rates from
-    /// times.
+    /// Computes the median, minimum and maximum of `of / x` over all times `x`: rates,
+    /// such as tokens a second.
     pub(super) fn rates(of: f64, x: &[f64]) -> Self {
         Self::of(&x.iter().map(|x| of / x).collect::<Vec<_>>())
     }
 
-    /// Computes the median, minimum and maximum of the ratios `base / x` round by
-    /// round, so that a slow phase of the machine affects both times of a ratio.
+    /// Computes the median, minimum and maximum of the speedups `base / x`, one per
+    /// benchmark round. A slow phase of the machine then affects both times of a ratio.
     pub(super) fn speedups(base: &[f64], x: &[f64]) -> Self {
         Self::of(&base.iter().zip(x).map(|(b, x)| b / x).collect::<Vec<_>>())
     }

@@ -1,5 +1,5 @@
-//! Test cases that compare attention with llama.cpp's, in every form of its kernels,
-//! and the KV cache that it reads.
+//! Test cases that compare muser's attention with llama.cpp's bit for bit, in every
+//! form of its kernels, and the KV cache that it reads.
 
 use super::inputs::{Kind, Rng};
 use super::question::{Activations, Case, Question};
@@ -10,8 +10,8 @@ use muser_ops::pinned::attention::{Form, form};
 
 /// Numbers of query heads and K/V heads of the attention test cases, in pairs.
 const HEADS: [(usize, usize); 7] = [(1, 1), (4, 1), (4, 2), (6, 3), (3, 3), (8, 1), (32, 2)];
-/// Sizes of an attention head: some fill the vectors of a kernel, some leave a
-/// remainder.
+/// Numbers of values in an attention head, for test cases: some are a multiple of a
+/// kernel's vectors, some leave a remainder.
 const HEAD_DIMS: [usize; 8] = [64, 128, 32, 96, 8, 40, 72, 256];
 const WINDOWS: [Option<usize>; 9] = [
     None,
@@ -25,22 +25,25 @@ const WINDOWS: [Option<usize>; 9] = [
     Some(2048),
 ];
 
-/// Distributions of the queries, keys and values of attention test cases, each aimed at
-/// one step of the softmax.
+/// Random distributions of the queries, keys and values of attention test cases, each
+/// aimed at one step of the softmax.
 #[derive(Clone, Copy, Debug)]
 enum Look {
     Normal,
-    /// Attention scores far apart: one position gets nearly all of the weight.
+    /// Test inputs whose attention scores are far apart: one position gets nearly all
+    /// of the weight.
     Peaked,
-    /// Attention scores that are nearly equal: every position gets about the same
-    /// weight.
+    /// Test inputs whose attention scores are nearly equal: every position gets about
+    /// the same weight.
     Flat,
-    /// V rows with values down to the subnormals of f16, and zeros of both signs.
+    /// Test inputs whose V rows hold values down to the subnormals of f16, and zeros of
+    /// both signs.
     Small,
-    /// Equal attention scores, over V rows whose values cancel each other.
+    /// Test inputs whose attention scores are equal, over V rows whose values cancel
+    /// each other.
     Ties,
-    /// Attention scores that rise with the position: the softmax's running maximum
-    /// changes at every step.
+    /// Test inputs whose attention scores rise with the position: the softmax's running
+    /// maximum changes at every step.
     Rising,
 }
 
@@ -53,8 +56,8 @@ const LOOKS: [Look; 6] = [
     Look::Rising,
 ];
 
-/// Returns the kernel name under which a form of attention (single rows, split, tiled)
-/// is reported.
+/// Returns the kernel name under which the comparison reports a form of attention
+/// (single rows, split, tiled).
 pub(super) fn kernel(form: Form) -> &'static str {
     match form {
         Form::Single => "attention/single",
@@ -63,10 +66,10 @@ pub(super) fn kernel(form: Form) -> &'static str {
     }
 }
 
-/// A forward call: its number of rows and the position of the first row.
+/// The rows that a forward call computes: how many, and the position of the first one.
 type Call = (usize, usize);
 
-/// Runs all test cases of attention, on llama.cpp and on every backend under test.
+/// Runs all test cases of attention on llama.cpp and on every backend under test.
 pub(super) fn run(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     for form in [Form::Single, Form::Split { part: 1 }, Form::Tiled] {
         judge.expect(kernel(form));
@@ -110,8 +113,8 @@ pub(super) fn run(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), St
     Ok(())
 }
 
-/// Parameters of an attention test case; the seed picks them where a case leaves them
-/// open.
+/// Parameters of an attention test case; a random generator picks those that the case
+/// leaves open.
 #[derive(Clone, Copy)]
 struct Shape {
     heads: (usize, usize),
@@ -176,8 +179,8 @@ fn case(
 }
 
 impl Look {
-    /// Fills the inputs of an attention test case: the queries of the call, and the
-    /// keys and values of every position up to its end.
+    /// Fills the inputs of an attention test case: the queries of the forward call, and
+    /// the keys and values of every position up to its end.
     fn fill(self, rng: &mut Rng, desc: &Attention, (rows, first): Call) -> [Activations; 3] {
         let (width, kv_width) = (desc.heads * desc.head_dim, desc.kv_heads * desc.head_dim);
         let end = first + rows;

@@ -1,5 +1,5 @@
-//! llama.cpp as the side with which muser's backends are compared: it talks to the `op`
-//! and `model` servers of the comparator, `muser-reference`.
+//! llama.cpp as the reference that muser's backends are compared with bit for bit:
+//! talks to the `op` and `model` servers of the comparator, `muser-reference`.
 
 use super::graph::{Graph, Tensor, graph};
 use super::question::{Activations, ModelRun, Question, Recent, Side};
@@ -9,23 +9,22 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Number of tensors that the `op` server of the comparator (llama.cpp as a process)
-/// keeps between requests: enough for the weight matrices of two row lengths and their
-/// inputs, more than any projection set needs.
+/// Number of tensors that the comparator's `op` server (llama.cpp as a process) keeps
+/// between requests: enough for the weight matrices of two row lengths and their
+/// inputs, more than any set of products needs.
 const KEPT: usize = 24;
 
-/// Starts one of the comparator's servers (`op` or `model`) and reads its greeting,
-/// which says what its build of llama.cpp is. llama.cpp's log, on standard error, is
-/// dropped.
+/// Starts one of the comparator's servers (llama.cpp as a process, `op` or `model`) and
+/// reads its greeting, which says what its build of llama.cpp is. llama.cpp's log, on
+/// standard error, is dropped.
 fn server(program: &Path, name: &str) -> Result<(Process, Value), String> {
     let mut process = Process::start(program, &[name.to_owned()], Stdio::null())?;
     let info = process.line()?;
     Ok((process, info))
 }
 
-/// The running comparator: llama.cpp, as one reference profile builds it, in processes
-/// of its own. Its `model` server, which runs whole models, starts when it is first
-/// needed.
+/// The running comparator: processes of llama.cpp, built as one reference profile says.
+/// Its `model` server, which runs whole models, starts when it is first needed.
 pub(super) struct Comparator {
     program: PathBuf,
     ops: Process,
@@ -34,14 +33,14 @@ pub(super) struct Comparator {
     info: Value,
     kept: Recent<()>,
     models: Option<Process>,
-    /// Folder of the file through which the comparator's `model` server, llama.cpp as a
+    /// Folder of the file in which the comparator's `model` server, llama.cpp as a
     /// process, returns logits.
     scratch: PathBuf,
 }
 
 impl Comparator {
-    /// Builds llama.cpp as a reference profile says, as a program called the
-    /// comparator, and starts it.
+    /// Builds the comparator (llama.cpp as a program, built as a reference profile
+    /// says) and starts it.
     ///
     /// # Errors
     /// The comparator does not build or start, is of another profile, or runs

@@ -1,11 +1,12 @@
-//! Translates the question of a test case into a request to llama.cpp: the ggml graph
-//! that llama.cpp's own model code builds for that operation.
+//! Translates a test case's operation into a request to llama.cpp: the ggml graph that
+//! llama.cpp's own model code builds for that operation.
 //!
-//! Weights of products are sent marked as such, so that they lie where llama.cpp's
-//! loader puts them (Q4_K is repacked); the embedding stays plain, as there. The K/V
-//! cache is f16 zeros for the next multiple of 256 positions, filled by SET_ROWS in the
-//! same graph and read through the views that the model uses. Only what a question asks
-//! for is an output, so that ggml fuses what it fuses in a model.
+//! Requests mark the weights of products, so that these lie where llama.cpp's loader
+//! puts them (Q4_K is repacked); the embedding table stays plain, as in llama.cpp. The
+//! KV cache has room for the next multiple of 256 positions: f16 zeros, filled by
+//! SET_ROWS in the same graph and read through the views that llama.cpp's models use.
+//! Only what a test case asks for is an output, so that ggml fuses the operations that
+//! it fuses in a model.
 
 use super::question::{Activations, Question};
 use crate::reference::Data;
@@ -18,8 +19,8 @@ pub(super) struct Tensor<'a> {
     kind: String,
     ne: Vec<usize>,
     data: Data<'a>,
-    /// Whether the comparator places the tensor where llama.cpp places the weight
-    /// matrices of products.
+    /// Whether the comparator (llama.cpp as a process) places the tensor where
+    /// llama.cpp places the weight matrices of products.
     weight: bool,
 }
 
@@ -38,7 +39,8 @@ impl<'a> Tensor<'a> {
         Self::floats(&x.values, vec![x.width, x.count()])
     }
 
-    /// Returns a tensor of activations with each row split into heads of `head` values.
+    /// Describes activations as a tensor whose rows are split into attention heads of
+    /// `head` values.
     fn heads(x: &'a Activations, head: usize) -> Self {
         Self::floats(&x.values, vec![head, x.width / head.max(1), x.count()])
     }
@@ -57,7 +59,7 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// A request to the `op` server of the comparator (llama.cpp as a process): tensors,
+/// A request to the comparator's `op` server (llama.cpp as a process): tensors,
 /// operations on them, and the results to return.
 #[derive(Default)]
 pub(super) struct Graph<'a> {
@@ -65,7 +67,8 @@ pub(super) struct Graph<'a> {
     pub(super) data: Vec<Data<'a>>,
     nodes: Vec<Value>,
     outputs: Vec<String>,
-    /// Names of tensors kept from earlier requests that the server may now drop.
+    /// Names of tensors kept from earlier requests that the comparator's server may now
+    /// drop.
     pub(super) drop: Vec<String>,
 }
 
@@ -95,8 +98,8 @@ impl<'a> Graph<'a> {
         self.outputs.push(name.to_owned());
     }
 
-    /// Adds the RMS norm of `x` to the graph, multiplied by its weight if there is one;
-    /// the result is called `name`.
+    /// Adds the RMS norm of the tensor `x` to a ggml graph, multiplied by its weight if
+    /// there is one; the result is called `name`.
     fn norm(&mut self, name: &str, x: &str, weight: Option<&'a [f32]>, eps: f32) {
         let params = json!({"eps": f64::from(eps)});
         let Some(weight) = weight else {
@@ -108,8 +111,8 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Builds the ggml graph of a test case's question. Returns an empty graph for products
-/// and whole models, whose requests are built elsewhere.
+/// Builds the ggml graph by which llama.cpp computes a test case's operation. Returns
+/// an empty graph for products and whole models, whose requests are built elsewhere.
 pub(super) fn graph<'a>(question: &Question<'a>) -> Graph<'a> {
     let mut g = Graph::default();
     let none = || json!({});
@@ -214,7 +217,7 @@ fn attention<'a>(
 }
 
 /// Builds the causal attention mask as f16, `[rows, slots]`: zero where a row sees a
-/// slot of the KV cache, minus infinity elsewhere.
+/// slot (position) of the KV cache, minus infinity elsewhere.
 fn mask(desc: &Attention, first: usize, rows: usize, slots: usize) -> Vec<u8> {
     let mut mask = Vec::with_capacity(2 * rows * slots);
     for p in first..first + rows {

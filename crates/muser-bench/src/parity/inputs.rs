@@ -1,15 +1,15 @@
-//! Inputs of the test cases that compare muser with llama.cpp. Random ones depend on
-//! the seed and the name of the case only, so that a case repeats alone; adversarial
-//! ones hit the limits of a format.
+//! Makes the inputs of the test cases that compare muser with llama.cpp. Random ones
+//! depend only on the seed and the name of the case, so that one case can be repeated
+//! alone; adversarial ones hit the limits of a weight format.
 
 use muser_quant::{DType, Layout, QK, bf16, f16};
 
-/// A SplitMix64 pseudo-random generator, for the inputs of test cases.
+/// A SplitMix64 pseudo-random generator for the inputs of test cases.
 pub(super) struct Rng(u64);
 
 impl Rng {
-    /// Starts the stream of random numbers that belongs to a seed and the name of a
-    /// test case.
+    /// Starts the pseudo-random generator that a seed and the name of a test case
+    /// determine.
     pub(super) fn new(seed: u64, name: &str) -> Self {
         let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3);
         Self(name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, fnv))
@@ -31,12 +31,12 @@ impl Rng {
         of[self.below(of.len())]
     }
 
-    /// Returns a random value, uniform in -1 .. 1.
+    /// Returns a random f32, uniform in -1 .. 1.
     pub(super) fn unit(&mut self) -> f32 {
         unit(self.next())
     }
 
-    /// Returns a roughly normal random value of variance 1: the sum of three of
+    /// Returns a roughly normal random f32 of variance 1: the sum of three of
     /// [`Rng::unit`].
     pub(super) fn normal(&mut self) -> f32 {
         self.unit() + self.unit() + self.unit()
@@ -62,15 +62,16 @@ fn unit(bits: u64) -> f32 {
     (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0
 }
 
-/// Distributions of the activations in test cases.
+/// Random distributions of the activations (inputs of an operation) in test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
     HeavyTailed,
-    /// Values of equal magnitude, and values halfway between two quantised codes, two
-    /// f16 or two bf16 values, where rounding has to break a tie.
+    /// Test activations of equal magnitude, or halfway between two quantised values,
+    /// two f16 or two bf16 values, where rounding has to break a tie.
     Ties,
-    /// Mostly zeros of both signs, with a value in between here and there.
+    /// Test activations that are mostly zeros of both signs, with another value here
+    /// and there.
     Zeros,
     Subnormal,
     Huge,
@@ -86,8 +87,8 @@ impl Kind {
         Self::Huge,
     ];
 
-    /// Returns `n` activations of this distribution; the magnitude of huge ones stays
-    /// below `most`.
+    /// Returns `n` random activations of this distribution of test inputs; those of the
+    /// distribution of huge values stay below `most` in magnitude.
     pub(super) fn fill(self, rng: &mut Rng, n: usize, most: f32) -> Vec<f32> {
         let mut x = Vec::with_capacity(n);
         // Filled block by block, so that each quantisation block has a pattern of its
@@ -132,20 +133,21 @@ pub(super) fn most(dtype: DType) -> f32 {
     if dtype == DType::F16 { 6e4 } else { 1e30 }
 }
 
-/// Distributions of the weights in test cases.
+/// Random distributions of the weights in test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weights {
-    /// Random quantised codes, scales and signs, which give weights of the order of
-    /// one.
+    /// Test weights of random quantised values (codes), scales and signs, which come
+    /// out of the order of one.
     Random,
-    /// Each block of weights sits at one limit of its format: all code bits set, the
-    /// largest scales, or a block factor that is zero, negative or subnormal.
+    /// Test weights of which each block sits at one limit of its format: all bits of
+    /// the quantised values set, the largest scales, or a block factor that is zero,
+    /// negative or subnormal.
     Adversarial,
 }
 
 impl Weights {
-    /// Returns the bytes of `values` random weights in this format, which must be whole
-    /// blocks.
+    /// Returns the bytes of `values` random weights of this distribution in a weight
+    /// format; `values` must fill whole blocks of the format.
     pub(super) fn fill(self, rng: &mut Rng, dtype: DType, values: usize) -> Vec<u8> {
         match dtype.is_quantized() {
             true => self.blocks(rng, dtype, values / dtype.block_values()),

@@ -48,17 +48,17 @@ use std::path::Path;
 use std::time::Instant;
 use table::{Judge, Subject};
 
-/// Largest test case that the CPU backend runs at the scalar level, in multiply-adds:
-/// in the quick selection of cases and in the full one.
+/// Largest test case that the CPU backend runs at the scalar instruction-set level, in
+/// multiply-adds: for the quick selection of test cases and for the full one.
 const SCALAR: [u64; 2] = [1 << 20, 1 << 22];
 const ORACLE: [u64; 2] = [1 << 18, 1 << 20];
-/// Largest run of a whole model on the CPU backend at the scalar level, in
-/// multiply-adds: in the quick selection of cases and in the full one.
+/// Largest run of a whole model on the CPU backend at the scalar instruction-set level,
+/// in multiply-adds: for the quick selection of test cases and for the full one.
 const SCALAR_MODEL: [u64; 2] = [600 << 20, 1 << 32];
 const ORACLE_MODEL: [u64; 2] = [1 << 26, 1 << 29];
 
-/// Compares muser's backends with llama.cpp as the options ask and prints the tables of
-/// values that differ; `root` is the repository.
+/// Compares muser's backends with llama.cpp bit for bit, as the options ask, and prints
+/// the tables of values that differ; `root` is the repository.
 ///
 /// # Errors
 /// Values differ, a kernel was not compared at all, no profile could be run, or
@@ -92,8 +92,8 @@ pub fn run(root: &Path, options: &Options) -> Result<(), String> {
     }
 }
 
-/// Returns the CPU features that a profile's comparator (its build of llama.cpp) needs
-/// and this machine lacks. muser itself needs none: it computes every profile at every
+/// Returns the CPU features that a reference profile (a build of llama.cpp) needs and
+/// this machine lacks. muser itself needs none: it computes every profile at every
 /// instruction-set level.
 fn cannot_run(profile: Profile) -> Option<String> {
     let level = crate::level(profile);
@@ -146,8 +146,8 @@ fn run_profile(root: &Path, options: &Options, profile: Profile) -> Result<Vec<S
     Ok(faults)
 }
 
-/// Returns the names of all groups of test cases: `project/q4_k`, `attention`,
-/// `model/nano`, …
+/// Returns the names of all groups of test cases, of which the option `--only` selects
+/// some: `project/q4_k`, `attention`, `model/nano`, …
 fn groups() -> Vec<String> {
     let covered = DType::ALL.into_iter().filter(|&d| covers(d));
     let products = covered.map(|d| format!("project/{}", d.key()));
@@ -178,8 +178,8 @@ fn run_group(
     }
 }
 
-/// Opens the backends to compare with llama.cpp, each with the largest case that it
-/// runs; `models` asks for the limits of whole model runs.
+/// Opens the backends of muser to compare with llama.cpp, each with the cost of the
+/// largest test case that it runs; `models` asks for the limits of whole model runs.
 fn subjects(options: &Options, profile: Profile, models: bool) -> Result<Vec<Subject>, String> {
     let mut subjects = Vec::new();
     let full = usize::from(!options.quick);

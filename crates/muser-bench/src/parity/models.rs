@@ -1,6 +1,6 @@
-//! Test cases that run whole models on muser and on llama.cpp and compare the logits:
-//! of every position, and of the last position of each call only, which is how a prompt
-//! is run.
+//! Test cases that run whole models on muser and on llama.cpp and compare the logits
+//! bit for bit: of every position, and of the last position of each forward call only,
+//! which is how a prompt is run.
 
 use super::inputs::Rng;
 use super::question::{Case, ModelRun, Question};
@@ -14,14 +14,15 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Where the model file of a test case comes from.
+/// Where the model file of a whole-model test case comes from.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The small model that the `muser` program embeds, `glimmer-nano`.
+    /// The small model that the `muser` program embeds, `glimmer-nano`, as a test case.
     Nano,
     /// The small embedded model, with its weights converted to another format.
     Converted(DType),
-    /// A synthetic model: random weights, in a mix of formats, of a given geometry.
+    /// A synthetic model: random weights, in a mix of weight formats, of a given
+    /// geometry (layers, widths, heads).
     Synthetic(Mix, Shape),
     /// A synthetic model whose GGUF file lacks the metadata keys that a file may leave
     /// out.
@@ -37,8 +38,8 @@ const OPTIONAL: [&str; 4] = [
     "muse-glimmer.final_logit_softcapping",
 ];
 
-/// A model geometry (layers, widths, heads, vocabulary) of odd sizes, which no released
-/// model has.
+/// A model geometry (layers, widths, heads, vocabulary) for test cases, with odd sizes
+/// that no released model has.
 #[derive(Clone, Copy)]
 struct Shape {
     layers: usize,
@@ -89,7 +90,7 @@ const BASE: Shape = Shape {
     softcap: Some(20.0),
 };
 
-/// The models of the test cases, each with the name under which it is reported.
+/// The models that test cases run, each with the name under which it is reported.
 const MODELS: [(&str, Source); 11] = [
     ("nano", Source::Nano),
     ("nano-f16", Source::Converted(DType::F16)),
@@ -227,13 +228,13 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     MODELS.iter().map(|(name, _)| *name)
 }
 
-/// A way to split a prompt into forward calls.
+/// A way to split a test prompt into forward calls.
 #[derive(Clone, Copy, Debug)]
 enum Cut {
     /// The whole prompt in forward calls of this many tokens each.
     By(usize),
-    /// Forward calls of every width that selects another kernel, in a repeating
-    /// sequence.
+    /// Forward calls of many widths (numbers of tokens), which select different
+    /// kernels, in a repeating sequence.
     Mixed,
     /// One forward call of this many tokens, then calls of one token for the rest of
     /// the prompt.
@@ -262,8 +263,8 @@ impl Cut {
     }
 }
 
-/// Returns the model runs that request logits of the last position of each call only:
-/// number of tokens, split into calls, threads.
+/// Returns the test runs of a model that request logits of the last position of each
+/// call only: number of tokens, split into calls, threads.
 fn last_runs(quick: bool) -> Vec<(usize, Cut, usize)> {
     let mut runs = vec![(330, Cut::Mixed, 1), (600, Cut::By(512), 2)];
     if !quick {
@@ -274,8 +275,8 @@ fn last_runs(quick: bool) -> Vec<(usize, Cut, usize)> {
     runs
 }
 
-/// Returns the model runs that request the logits of every position: number of tokens,
-/// split into calls, threads.
+/// Returns the test runs of a model that request the logits of every position: number
+/// of tokens, split into calls, threads.
 fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     let whole = |n: usize, threads| (n, Cut::By(n), threads);
     if quick {
@@ -319,8 +320,8 @@ fn runs(name: &str, quick: bool) -> Vec<(usize, Cut, usize)> {
     runs
 }
 
-/// Runs the test cases of one model. A model file that has to be made is written to
-/// `scratch`.
+/// Runs the test cases of one model on muser and on llama.cpp. A model file that has to
+/// be made is written to the folder `scratch`.
 pub(super) fn run(
     judge: &mut Judge<'_>,
     selection: &Selection,

@@ -1,5 +1,5 @@
-//! Test cases that compare operations on rows of activations with llama.cpp's: norms,
-//! RoPE, gates, soft-capped logits, and the embedding.
+//! Test cases that compare muser's operations on rows of activations with llama.cpp's
+//! bit for bit: norms, RoPE, gates, soft-capped logits, and the embedding.
 
 use super::inputs::{Kind, Rng, Weights};
 use super::question::{Activations, Case, KernelSpan, Question};
@@ -9,25 +9,27 @@ use muser_ops::Weight;
 use muser_ops::pinned::project::covers;
 use muser_quant::DType;
 
-/// Row lengths of the activations in test cases: multiples of the vector width of both
-/// profiles (builds of llama.cpp), of one, and of neither.
+/// Row lengths of the activations in test cases: multiples of the vector widths of both
+/// AVX2 and AVX-512, of one of them, and of neither.
 const WIDTHS: [usize; 17] = [
     1, 7, 8, 15, 16, 17, 24, 31, 37, 64, 100, 128, 250, 512, 1000, 6656, 19_968,
 ];
 const ROWS: [usize; 4] = [1, 2, 7, 64];
 const EPS: [f32; 3] = [1e-5, 1e-8, 1e-6];
 
-/// Distributions of the inputs of an elementwise function: sigmoid, SiLU, tanh.
+/// Random distributions of the test inputs of an elementwise function: sigmoid, SiLU,
+/// tanh.
 #[derive(Clone, Copy, Debug)]
 enum Span {
-    /// Every finite f32 bit pattern, equally likely.
+    /// Test inputs that are any finite f32 bit pattern, equally likely.
     Bits,
-    /// Uniform over ±140: the whole range in which exp is neither zero nor infinite,
-    /// and beyond.
+    /// Test inputs uniform over ±140: the whole range in which exp is neither zero nor
+    /// infinite, and beyond.
     Range,
-    /// Values normally distributed around zero.
+    /// Test inputs normally distributed around zero.
     Normal,
-    /// Values with magnitudes from 2^-30 to 2^8, every exponent equally likely.
+    /// Test inputs with magnitudes from 2^-30 to 2^8, every exponent about equally
+    /// likely.
     Spread,
 }
 
@@ -50,11 +52,11 @@ impl Span {
     }
 }
 
-/// A function that runs the group of test cases of one operation.
+/// A function that runs all test cases of one operation, such as RoPE.
 pub(super) type Group = fn(&mut Judge<'_>, &Selection) -> Result<(), String>;
 
-/// The groups of test cases, one for each operation, each with the name of the kernel
-/// that it tests.
+/// The functions that run the test cases of one operation each, with the name of the
+/// kernel that they test.
 pub(super) const GROUPS: [(&str, Group); 8] = [
     ("embed", embed),
     ("rms_norm", rms_norm),
@@ -66,8 +68,8 @@ pub(super) const GROUPS: [(&str, Group); 8] = [
     ("soft_cap", soft_cap),
 ];
 
-/// Runs a test case whose answer one kernel computes, or counts it as left out if the
-/// selection does not hold it.
+/// Runs a test case whose answer one kernel computes; counts it as left out if the
+/// selection of test cases does not hold it.
 fn one<'a>(
     judge: &mut Judge<'_>,
     selection: &Selection,
@@ -91,7 +93,7 @@ fn one<'a>(
     })
 }
 
-/// Returns all shapes of activations to test, `(rows, width)`.
+/// Returns all shapes of test activations, `(rows, width)`.
 fn shapes() -> impl Iterator<Item = (usize, usize)> {
     let all = ROWS
         .iter()
@@ -127,8 +129,8 @@ fn embed(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns activations whose sum of squares stays finite in each row, as an RMS norm
-/// needs.
+/// Returns random test activations whose sum of squares stays finite in each row, as an
+/// RMS norm needs.
 fn normable(rng: &mut Rng, kind: Kind, (rows, width): (usize, usize)) -> Activations {
     Activations::new(width, kind.fill(rng, rows * width, 1e15))
 }
@@ -203,8 +205,8 @@ fn add_rms_norm(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), Stri
     Ok(())
 }
 
-/// Returns the distribution of one operand of an operation for the `i`-th distribution
-/// of the other one.
+/// Picks the random distribution of one operand of a test case, given the index `i` of
+/// the other operand's distribution.
 fn beside(i: usize) -> Kind {
     [Kind::Normal, Kind::HeavyTailed, Kind::Zeros][i % 3]
 }
@@ -237,8 +239,8 @@ fn rope(judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
     Ok(())
 }
 
-/// Two operands of the same shape for a gate or soft-cap test case: `x`, and the
-/// argument of the elementwise function.
+/// Two test inputs of the same shape for a gate or the soft cap: `x`, and the argument
+/// of the elementwise function.
 struct Operands {
     name: String,
     shape: (usize, usize),
@@ -246,8 +248,8 @@ struct Operands {
     argument: Activations,
 }
 
-/// Calls `run` with the operands of a test case for every shape and every distribution
-/// of the function's argument.
+/// Calls `run` with two test inputs for every shape and for every random distribution
+/// of the elementwise function's argument.
 fn operands(
     selection: &Selection,
     kernel: &str,

@@ -29,8 +29,8 @@ pub struct Options {
     /// them
     #[arg(long)]
     pub(super) quick: bool,
-    /// Compare one kind of backend only; without it, both, the oracle (the scalar
-    /// functions that define the bits) in small cases
+    /// Compare only the CPU backend, or only the oracle (the scalar functions that
+    /// define the bits); without it, both, the oracle in small cases
     #[arg(long, value_name = "SUBJECT")]
     subject: Option<SubjectKind>,
     /// Compare the CPU backend at this instruction-set level only: scalar, avx2 or
@@ -48,7 +48,8 @@ pub struct Options {
     only: String,
 }
 
-/// A kind of backend that is compared with llama.cpp.
+/// A backend of muser that the option `--subject` selects for the comparison with
+/// llama.cpp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum SubjectKind {
     /// The CPU backend, at every instruction-set level that the machine has.
@@ -59,7 +60,7 @@ enum SubjectKind {
 }
 
 impl Options {
-    /// Returns the reference profiles (builds of llama.cpp) to compare with.
+    /// Returns the reference profiles (builds of llama.cpp) to compare muser with.
     pub(super) fn profiles(&self) -> Vec<Profile> {
         self.profile.map_or(Profile::ALL.to_vec(), |p| vec![p])
     }
@@ -69,8 +70,9 @@ impl Options {
         group.contains(&self.only)
     }
 
-    /// Returns whether the scalar oracle, which defines the bits, is compared with
-    /// llama.cpp. `--level` selects the CPU backend alone.
+    /// Returns whether the oracle (the scalar functions that define the bits) is
+    /// compared with llama.cpp. Without `--subject` it is, unless `--level` selects the
+    /// CPU backend alone.
     pub(super) fn oracle(&self) -> bool {
         match self.subject {
             Some(SubjectKind::Oracle) => true,
@@ -79,8 +81,9 @@ impl Options {
         }
     }
 
-    /// Returns the instruction-set levels at which the CPU backend is compared with
-    /// llama.cpp, the lowest first; none if only the scalar oracle was asked for.
+    /// Returns the instruction-set levels (scalar, avx2, avx512) at which the CPU
+    /// backend is compared with llama.cpp, the lowest first; none if only the oracle
+    /// (the scalar functions that define the bits) was asked for.
     ///
     /// # Errors
     /// The machine lacks the level that was asked for, or `--level` was given

@@ -1,4 +1,4 @@
-//! Answers the questions of test cases with a backend of muser, through the [`Backend`]
+//! Computes the answers of test cases with a backend of muser, through the [`Backend`]
 //! trait only.
 
 use super::question::{Activations, ModelRun, Question, Recent, Side};
@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Number of projection sets (weight matrices that share an input) that stay bound to a
-/// backend: enough for those of two row lengths.
+/// Number of sets of weight matrices that share an input that stay bound to a backend
+/// at once: enough for the test matrices of two row lengths.
 const KEPT: usize = 24;
 
 /// A function that opens a backend with a number of threads.
 type Open<B> = Box<dyn Fn(usize) -> Result<B, String>>;
 
-/// Backends of one kind, one for each number of threads, each opened when a test case
-/// first needs it.
+/// The instances of one backend under test, one for each number of threads, each opened
+/// when a test case first needs it.
 pub(super) struct Ours<B: Backend> {
     open: Open<B>,
     opened: BTreeMap<usize, Opened<B>>,
@@ -65,7 +65,7 @@ fn buffer<B: Backend>(b: &B, rows: &Activations) -> Result<B::Buffer, OpError> {
     Ok(buffer)
 }
 
-/// Returns an output buffer filled with NaN, so that a value which the operation fails
+/// Returns an output buffer filled with NaN, so that a value which an operation fails
 /// to write differs from llama.cpp's.
 fn output<B: Backend>(b: &B, rows: usize, width: usize) -> Result<B::Buffer, OpError> {
     let mut buffer = b.buffer(rows, width)?;
@@ -77,8 +77,8 @@ fn read<B: Backend>(b: &B, buffer: &B::Buffer, rows: usize) -> Result<Vec<f32>, 
     Ok(b.read(buffer, rows)?.into_owned())
 }
 
-/// Returns the plan of a batch: one sequence's tokens at the positions from `first` on,
-/// all of them kept (rows whose logits are computed).
+/// Returns the plan of a forward call: one sequence's tokens at the positions from
+/// `first` on, all of them kept rows (rows whose logits are computed).
 fn plan(tokens: &[u32], first: usize) -> Result<Plan, OpError> {
     let rows = tokens.len();
     let run = Run {
@@ -166,8 +166,8 @@ impl<B: Backend> Opened<B> {
         Ok(all)
     }
 
-    /// Runs a whole model over a prompt and returns the requested logits, call after
-    /// call.
+    /// Runs a whole model over a test prompt and returns the requested logits of all
+    /// forward calls, one call after the other.
     fn model(&mut self, run: &ModelRun<'_>) -> Result<Vec<f32>, String> {
         if self.model.as_ref().is_none_or(|(path, _)| path != run.path) {
             let file = Gguf::open(run.path).map_err(|e| e.to_string())?;

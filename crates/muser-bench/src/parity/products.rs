@@ -1,5 +1,6 @@
-//! Test cases that compare matrix products with llama.cpp's: every weight format, rung
-//! of the ladder (the table that chooses a kernel by shape), batch width and shape.
+//! Test cases that compare muser's matrix products with llama.cpp's bit for bit: every
+//! weight format, rung of the ladder (the table that chooses a kernel by shape), batch
+//! width and shape.
 
 use super::inputs::{Kind, Rng, Weights, most};
 use super::question::{Activations, Case, KernelSpan, Question};
@@ -14,10 +15,10 @@ use std::cell::OnceCell;
 const WIDTHS: [usize; 20] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 64, 100, 255, 512,
 ];
-/// The weight matrices of each row length, as number of rows and kind of weights: first
-/// those at the limits of a format, with a number of rows that llama.cpp interleaves
-/// and one that it does not, then random ones. The released model's Q projection has
-/// 4,096 rows.
+/// Weight matrices of the test cases, the same for each row length, as number of rows
+/// and random distribution of the weights. Those at the limits of a format come first:
+/// 24 rows, which llama.cpp interleaves, and 21, which it does not. The released
+/// model's Q projection has 4,096 rows.
 const ROWS: [(usize, Weights); 11] = [
     (24, Weights::Adversarial),
     (21, Weights::Adversarial),
@@ -36,9 +37,9 @@ const COLS: [usize; 5] = [256, 512, 4096, 6656, 19_968];
 /// profile (build of llama.cpp).
 const ODD_COLS: [usize; 6] = [5, 24, 96, 257, 500, 1000];
 
-/// Returns the kernel name under which a rung of the ladder (the table that chooses a
-/// kernel by shape) is reported for a weight format. Float kernels add in one of two
-/// orders, which have names of their own.
+/// Returns the kernel name under which the comparison reports a rung of the ladder (the
+/// table that chooses a kernel by shape) for a weight format. Float kernels get one
+/// name for each of their two orders of summation.
 fn kernel(dtype: DType, rung: &Rung) -> String {
     let kernel = rung.family.kernel(dtype);
     match rung.route {
@@ -47,7 +48,8 @@ fn kernel(dtype: DType, rung: &Rung) -> String {
     }
 }
 
-/// A weight matrix that is filled with values when the first test case needs it.
+/// A test weight matrix that is filled with random weights when the first test case
+/// needs it.
 struct Matrix {
     name: String,
     rows: usize,
@@ -68,7 +70,8 @@ impl Matrix {
     }
 }
 
-/// Runs the test cases of matrix products with weights of one format.
+/// Runs the test cases of matrix products with weights of one format on llama.cpp and
+/// on the backends under test.
 pub(super) fn run(
     judge: &mut Judge<'_>,
     selection: &Selection,
@@ -103,7 +106,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// All test matrices of one weight format and one row length.
+/// All test weight matrices of one weight format and one row length.
 struct Shapes {
     lane: Lane,
     dtype: DType,
@@ -121,7 +124,8 @@ impl Shapes {
         }
     }
 
-    /// Runs the product of one input of `width` rows with each weight matrix alone.
+    /// Runs test cases that multiply one input of `width` rows by each weight matrix
+    /// alone.
     fn one_by_one(
         &self,
         judge: &mut Judge<'_>,
@@ -156,8 +160,8 @@ impl Shapes {
         Ok(())
     }
 
-    /// Runs products of one input with several weight matrices in one call, as a model
-    /// has them for Q, K, V and the gate.
+    /// Runs test cases that multiply one input by several weight matrices in one call,
+    /// as a model does for Q, K, V and the gate.
     fn sets(&self, judge: &mut Judge<'_>, selection: &Selection) -> Result<(), String> {
         for width in [1, 2, 5, 8, 33] {
             for (i, of) in [[9, 8, 7, 6], [7, 7, 5, 2]].into_iter().enumerate() {
@@ -188,9 +192,9 @@ impl Shapes {
         Ok(())
     }
 
-    /// Returns, for each weight matrix, which output values each rung of the ladder
-    /// (the table that chooses a kernel by shape) computes. Together they are all
-    /// values, each once.
+    /// Returns, for each weight matrix of a product, which output values each rung of
+    /// the ladder (the table that chooses a kernel by shape) computes. Each value
+    /// belongs to exactly one rung.
     fn spans(&self, rows: &[usize], width: usize) -> Vec<KernelSpan> {
         let mut spans: Vec<KernelSpan> = Vec::new();
         let mut at = 0;

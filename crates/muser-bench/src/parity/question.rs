@@ -1,5 +1,6 @@
-//! The questions that llama.cpp and muser's backends both answer, and which kernel
-//! computes which values of an answer.
+//! The questions of test cases (an operation with its inputs, or a model run), which
+//! llama.cpp and muser's backends both answer, and which kernel computes which values
+//! of an answer.
 
 use muser_ops::{Attention, Weight};
 use std::ops::Range;
@@ -8,14 +9,14 @@ use std::path::Path;
 /// Activations of a test case as f32, `[rows, width]`, row after row.
 pub(super) struct Activations {
     /// Unique name under which llama.cpp or a backend may keep the activations for
-    /// later questions; empty if they serve one question only.
+    /// later test cases; empty if one test case alone uses them.
     pub(super) name: String,
     pub(super) width: usize,
     pub(super) values: Vec<f32>,
 }
 
 impl Activations {
-    /// Creates activations for the question of one test case only; they have no name.
+    /// Creates unnamed activations, which only one test case uses.
     pub(super) fn new(width: usize, values: Vec<f32>) -> Self {
         Self {
             name: String::new(),
@@ -29,7 +30,8 @@ impl Activations {
     }
 }
 
-/// A run of a whole model over a prompt, split into successive calls.
+/// A test case's run of a whole model over a prompt, split into successive forward
+/// calls.
 pub(super) struct ModelRun<'a> {
     /// Path of the model's GGUF file.
     pub(super) path: &'a Path,
@@ -37,21 +39,22 @@ pub(super) struct ModelRun<'a> {
     /// Number of tokens in each of the successive forward calls.
     pub(super) calls: &'a [usize],
     /// Whether only the logits of the last token of each call are requested; the end of
-    /// the last layer is then computed for one row.
+    /// the model's last layer is then computed for one row.
     pub(super) last: bool,
 }
 
-/// A question for llama.cpp and for a backend: one operation of [`muser_ops::Backend`],
-/// or a run of a whole model. The answer is the rows that the operation writes, in
-/// order.
+/// A test case's question, which llama.cpp and muser's backends both answer: one
+/// operation of [`muser_ops::Backend`], or a run of a whole model. The answer is the
+/// rows that the operation writes, in order.
 pub(super) enum Question<'a> {
     /// Looks up the rows of the embedding table for these token ids.
     Embed {
         table: &'a Weight,
         tokens: &'a [u32],
     },
-    /// Multiplies one input by every weight matrix of a set; the answer is output after
-    /// output. llama.cpp or the backend that answers may keep weights by their names.
+    /// Multiplies one input by every weight matrix of a set; the answer holds the
+    /// products one after the other. llama.cpp and the backends may keep the weights by
+    /// their names.
     Project {
         set: &'a [&'a Weight],
         x: &'a Activations,
@@ -61,7 +64,8 @@ pub(super) enum Question<'a> {
         weight: Option<&'a [f32]>,
         eps: f32,
     },
-    /// RMS norm of each attention head of a row; `weight` is as long as a head.
+    /// Computes the RMS norm of each attention head of a row; `weight` is as long as a
+    /// head.
     HeadNorm {
         x: &'a Activations,
         weight: &'a [f32],
@@ -74,35 +78,35 @@ pub(super) enum Question<'a> {
         weight: &'a [f32],
         eps: f32,
     },
-    /// Rotary position encoding (RoPE) of rows at the positions from `first` on, in
-    /// heads of `head` values.
+    /// Applies the rotary position encoding (RoPE) to rows at the positions from
+    /// `first` on, in heads of `head` values.
     Rope {
         x: &'a Activations,
         head: usize,
         base: f32,
         first: usize,
     },
-    /// Attention of the query rows `q`, which belong to the last rows of the keys `k`
-    /// and the values `v`. Storing all of `k` and `v` in the KV cache is part of the
-    /// operation that is compared.
+    /// Computes attention of the query rows `q`, which belong to the last of the rows
+    /// of keys `k` and values `v`. Storing all of `k` and `v` in the KV cache is part
+    /// of the test.
     Attention {
         desc: Attention,
         q: &'a Activations,
         k: &'a Activations,
         v: &'a Activations,
     },
-    /// Gates activations: `x · sigmoid(gate)`.
+    /// Gates the activations `x`: computes `x · sigmoid(gate)`.
     SigmoidGate {
         x: &'a Activations,
         gate: &'a Activations,
     },
-    /// Activation of a gated feed-forward layer: `silu(gate) · up`.
+    /// Computes the activation of a gated feed-forward layer: `silu(gate) · up`.
     SiluProduct {
         gate: &'a Activations,
         up: &'a Activations,
     },
-    /// Logits `x`, multiplied by `scale` and then, if there is a `cap`, soft-capped by
-    /// it.
+    /// Multiplies the logits `x` by `scale` and then, if there is a `cap`, soft-caps
+    /// them by it.
     SoftCap {
         x: &'a Activations,
         scale: f32,
@@ -111,29 +115,31 @@ pub(super) enum Question<'a> {
     Model(ModelRun<'a>),
 }
 
-/// The range of values in a test case's answer that one kernel computes.
+/// The values of a test case's answer that one kernel computes.
 pub(super) struct KernelSpan {
     pub(super) kernel: String,
-    /// Indices of the values that the kernel computes, in the whole answer.
+    /// Range of the values that one kernel computes, as indices in the whole answer of
+    /// a test case.
     pub(super) values: Range<usize>,
     /// Number of values in a row of the kernel's output.
     pub(super) width: usize,
-    /// Row to which the first of the kernel's values belongs, for messages.
+    /// Row of the answer to which the first value that this kernel computes belongs,
+    /// for messages.
     pub(super) first_row: usize,
 }
 
-/// A test case: a question for llama.cpp and the backends, with its description for the
-/// report.
+/// A test case: an operation or model run that llama.cpp and muser's backends all
+/// compute, with its description for the report.
 pub(super) struct Case<'a> {
-    /// Shape and kind of the test case's inputs, for messages.
+    /// Shape and distribution of the test case's inputs, for messages.
     pub(super) name: String,
     /// Number of threads with which llama.cpp and muser compute the test case.
     pub(super) threads: usize,
     /// Cost of the test case in multiply-adds, or in other operations that take as
-    /// long; slow backends skip costly cases.
+    /// long; backends that are slow skip costly cases.
     pub(super) cost: u64,
-    /// The kernels that compute the answer, each with its values. Each value belongs to
-    /// one kernel.
+    /// The kernels that compute the test case's answer, each with its values. Each
+    /// value belongs to one kernel.
     pub(super) spans: Vec<KernelSpan>,
     pub(super) question: Question<'a>,
 }
@@ -150,21 +156,22 @@ impl Case<'_> {
     }
 }
 
-/// One side of the comparison, which answers the questions of test cases: llama.cpp or
-/// a backend of muser.
+/// A participant in the bit-for-bit comparison, which computes the answers of test
+/// cases: llama.cpp or a backend of muser.
 pub(super) trait Side {
-    /// Computes the answer to a test case's question on this number of threads.
+    /// Computes the answer to a test case's question with this number of threads.
     ///
     /// # Errors
     /// The side refuses the question, or its process has ended.
     fn answer(&mut self, question: &Question<'_>, threads: usize) -> Result<Vec<f32>, String>;
 }
 
-/// A cache with a name for each value; adding one to a full cache evicts the value used
-/// longest ago.
+/// A cache that holds values by name; adding a value to a full cache evicts the one
+/// used longest ago.
 pub(super) struct Recent<T> {
     most: usize,
-    /// Names and values in the order of their last use, the latest at the end.
+    /// Names and values in the cache, in the order of their last use, the latest at the
+    /// end.
     things: Vec<(String, T)>,
 }
 
@@ -176,9 +183,9 @@ impl<T> Recent<T> {
         }
     }
 
-    /// Returns those of `names` that are not in the cache, each once, and marks the
-    /// others as used. Adding the missing ones then evicts none of `names`, provided
-    /// that all of them fit.
+    /// Returns those of `names` that the cache lacks, each once, and marks the others
+    /// as used. Adding the missing ones then evicts none of `names`, provided that all
+    /// of them fit.
     pub(super) fn missing<'a>(&mut self, names: &[&'a str]) -> Vec<&'a str> {
         let mut missing = Vec::new();
         for &name in names {

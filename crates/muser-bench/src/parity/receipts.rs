@@ -1,6 +1,6 @@
 //! `cargo xtask receipts`: writes the receipts in `fixtures/receipts` anew. A receipt
-//! is the record of one model run: its model, tokens, lane and the hash of its logits,
-//! which `muser parity` checks.
+//! is the record of one model run: its model, tokens, lane (strict or pinned
+//! arithmetic) and the hash of its logits, which `muser parity` checks.
 //!
 //! A receipt of the pinned lane (llama.cpp's arithmetic) is written only if `muser
 //! parity --record` computes the logits that the comparator, llama.cpp as a process,
@@ -16,19 +16,19 @@ use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A model run that is recorded: each lane and each model file gets a receipt of it (a
-/// record with the hash of its logits).
+/// A model run that is recorded for each lane (strict or pinned arithmetic) and each
+/// model file, as a receipt: a record with the hash of the run's logits.
 struct Run {
     name: &'static str,
-    /// Number of tokens of the prompt that the model runs.
+    /// Number of tokens of the prompt that a recorded model run computes.
     tokens: usize,
     calls: &'static [usize],
-    /// Number of calls of one token after those of `calls`. Tokens of the prompt that
-    /// are left form one last call.
+    /// Number of forward calls of one token that follow the listed `calls`. Tokens of
+    /// the prompt that are left after them form one last call.
     ones: usize,
     threads: usize,
-    /// Whether the strict lane (muser's own arithmetic) has a receipt of this run too.
-    /// Its bits do not depend on the split into calls, so one run is enough.
+    /// Whether this model run is recorded in the strict lane (muser's own arithmetic)
+    /// too. Its bits do not depend on the split into calls, so one run is enough.
     strict: bool,
 }
 

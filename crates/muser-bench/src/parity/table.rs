@@ -1,43 +1,45 @@
 //! Compares the answers of muser's backends with llama.cpp's bit for bit, counts the
-//! values that differ by kernel, and decides whether the comparison passed.
+//! values that differ for each kernel, and decides whether the comparison passed.
 
 use super::question::{Case, KernelSpan, Side};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Number of failing test cases that are printed for each kernel and level.
+/// Number of failing test cases that are printed for each kernel and instruction-set
+/// level.
 const TOLD: usize = 3;
 
 /// A subject: a backend of muser that is compared with llama.cpp.
 pub(super) struct Subject {
-    /// Instruction-set level of the kernels of the backend under test, or `oracle` for
-    /// the scalar functions that define the bits.
+    /// Instruction-set level of the backend under test (scalar, avx2 or avx512), or
+    /// `oracle` for the scalar functions that define the bits.
     pub(super) level: String,
     pub(super) side: Box<dyn Side>,
-    /// Largest cost of a test case for this backend, in multiply-adds; cases above it
-    /// are left out.
+    /// Largest cost of a test case that this backend under test runs, in multiply-adds;
+    /// costlier ones are left out.
     pub(super) limit: u64,
 }
 
-/// What was compared of one kernel at one instruction-set level: cases, values, values
-/// that differ.
+/// Numbers of test cases run, values compared and values that differ, of one kernel at
+/// one instruction-set level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) cases: usize,
     pub(super) values: usize,
     pub(super) different: usize,
-    /// Number of test cases that were not run: too large for the backend, or not in the
-    /// selection.
+    /// Number of test cases that were not run: too costly for the backend, or not in
+    /// the selection of test cases.
     pub(super) left_out: usize,
     failing: usize,
 }
 
-/// Puts each test case to the reference (llama.cpp) and to every subject (a backend
-/// under test), and compares their answers.
+/// Runs each test case on the reference (llama.cpp) and on every subject (a backend
+/// under test), and compares their answers bit for bit.
 pub(super) struct Judge<'a> {
     reference: &'a mut dyn Side,
     subjects: Vec<Subject>,
-    /// Counts of compared values, by kernel and index of the backend under test.
+    /// Numbers of compared and differing values, by kernel and index of the backend
+    /// under test.
     counts: BTreeMap<(String, usize), Counts>,
     /// Lines printed for test cases whose values differ from llama.cpp's.
     told: Vec<String>,
@@ -53,13 +55,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns whether any subject (a backend under test) runs test cases of this cost.
+    /// Returns whether any subject (a backend under test) runs test cases of this cost,
+    /// in multiply-adds.
     pub(super) fn wants(&self, cost: u64) -> bool {
         self.subjects.iter().any(|s| cost <= s.limit)
     }
 
-    /// Counts a test case of these kernels as left out by every subject (a backend
-    /// under test).
+    /// Counts a test case that is not run: as left out, for each of its kernels and
+    /// each subject (a backend under test).
     pub(super) fn leave_out(&mut self, spans: &[KernelSpan]) {
         for subject in 0..self.subjects.len() {
             self.skip(spans, subject);
@@ -82,7 +85,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Runs one test case on the reference (llama.cpp) and on every subject (a backend
-    /// under test) that can afford it, and compares the answers.
+    /// under test) whose cost limit allows it, and compares the answers bit for bit.
     ///
     /// # Errors
     /// The reference refuses the case or answers with another number of values.
@@ -156,8 +159,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Formats the counts of compared values as a table, a line for each kernel and
-    /// level.
+    /// Formats the numbers of compared and differing values as a table, a line for each
+    /// kernel and instruction-set level.
     pub(super) fn table(&self) -> String {
         let width = self.counts.keys().map(|(k, _)| k.len()).max().unwrap_or(0);
         let mut out = String::new();
@@ -182,8 +185,9 @@ impl<'a> Judge<'a> {
         out
     }
 
-    /// Returns the failures of the comparison: a line for each kernel and level of
-    /// which a value differs or nothing was compared. An empty list is a pass.
+    /// Returns the failures of the comparison with llama.cpp: a line for each kernel
+    /// and instruction-set level of which a value differs or nothing was compared. An
+    /// empty list is a pass.
     pub(super) fn verdict(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for ((kernel, subject), c) in &self.counts {
@@ -203,7 +207,8 @@ impl<'a> Judge<'a> {
         faults
     }
 
-    /// Returns the sum of the counts of all kernels and levels.
+    /// Returns the numbers of compared and differing values, summed over all kernels
+    /// and instruction-set levels.
     pub(super) fn total(&self) -> Counts {
         let mut total = Counts::default();
         for c in self.counts.values() {
@@ -221,7 +226,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Returns the names of the kernels of a test case, each once.
+/// Returns the names of the kernels that compute a test case's answer, each once.
 fn kernels(spans: &[KernelSpan]) -> impl Iterator<Item = &str> {
     spans.iter().enumerate().filter_map(|(i, p)| {
         let before = spans[..i].iter().any(|q| q.kernel == p.kernel);
@@ -230,8 +235,8 @@ fn kernels(spans: &[KernelSpan]) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the index of the first value that differs from the expected one, and the
-/// number of values that differ. A missing value differs, and so does each of the
-/// `surplus` values after the last; a NaN equals any NaN.
+/// number of values that differ. Missing values differ, and so do the `surplus` values
+/// beyond the expected ones; a NaN equals any NaN.
 fn differences(
     want: &[f32],
     got: &[f32],
@@ -248,8 +253,8 @@ fn differences(
     (first.or((surplus > 0).then_some(end)), count)
 }
 
-/// Describes the first value that differs: its row, its index in the row, and both bit
-/// patterns.
+/// Describes the first value that differs between llama.cpp and a backend: its row, its
+/// index in the row, and both bit patterns.
 fn tell(part: &KernelSpan, want: &[f32], got: &[f32], first: usize, different: usize) -> String {
     let at = first - part.values.start;
     let width = part.width.max(1);

@@ -1,6 +1,6 @@
 //! Tests that the comparison with llama.cpp can fail: backends with one planted
-//! rounding error go through the code of the command, with the scalar oracle in the
-//! place of llama.cpp.
+//! rounding error are compared with the oracle (the scalar functions that define the
+//! bits), which stands in for llama.cpp.
 
 use super::ours::Ours;
 use super::run_group;
@@ -15,23 +15,24 @@ use muser_quant::q8_k::BlockQ8K;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The defect that a test plants in a backend, which the comparison has to find.
+/// The rounding error or refusal that a test plants in a backend, which the comparison
+/// with llama.cpp has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Defect {
     Nothing,
-    /// Products of Q4_K weights on llama.cpp's interleaved route round each product
-    /// before it is added, instead of using a fused multiply-add.
+    /// Planted defect: products of Q4_K weights on llama.cpp's interleaved route round
+    /// each product before it is added, instead of using a fused multiply-add.
     UnfusedLink,
-    /// Attention applies its scale to the query instead of the score.
+    /// Planted defect: attention applies its scale to the query instead of the score.
     ScaledQuery,
-    /// RMS norm sums the squares in f32 instead of f64.
+    /// Planted defect: the RMS norm sums the squares in f32 instead of f64.
     NarrowSum,
-    /// RoPE is refused with an error.
+    /// Planted defect: RoPE (the rotary position encoding) is refused with an error.
     RefusedRope,
 }
 
-/// Computes a dot product as the route [`Route::Interleaved`] does, but with every
-/// product rounded before it is added.
+/// Computes a dot product like the route [`Route::Interleaved`], but rounds every
+/// product before it is added.
 fn unfused(row: &[u8], x: &[f32]) -> f32 {
     let (mut acc, mut low) = (0.0f32, 0.0f32);
     let x = x.as_chunks::<256>().0;
@@ -45,8 +46,8 @@ fn unfused(row: &[u8], x: &[f32]) -> f32 {
     acc - low
 }
 
-/// Puts the planted defect into the operations of the scalar oracle, the backend that
-/// defines the bits.
+/// Puts the planted defect into the operations of the oracle (the scalar functions that
+/// define the bits).
 impl Hook<Oracle> for Defect {
     fn call(&self, b: &Oracle, mut call: Call<'_, '_, Oracle>) -> Result<(), OpError> {
         match (self, &mut call) {
@@ -127,8 +128,8 @@ impl Hook<Oracle> for Defect {
     }
 }
 
-/// Runs a group of test cases on a backend with this defect. Returns the failures and
-/// the lines printed for failing cases.
+/// Runs the test cases of one operation on a backend with this planted defect. Returns
+/// the failures and the lines printed for failing cases.
 fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>) {
     let profile = Profile::LlamaCppAvx2;
     let oracle = move |threads| Oracle { profile, threads };
@@ -152,8 +153,8 @@ fn judged(defect: Defect, group: &str, limit: u64) -> (Vec<String>, Vec<String>)
     (judge.verdict(), judge.told().to_vec())
 }
 
-/// Returns whether the first line printed for a failing test case holds all of `parts`
-/// and two different values.
+/// Returns whether the first line printed for a failing test case contains all of
+/// `parts` and two different values.
 fn tells(told: &[String], parts: &[&str]) -> bool {
     told.first().is_some_and(|line| {
         let bits = |after: &str| {

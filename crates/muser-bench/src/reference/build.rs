@@ -1,12 +1,13 @@
-//! Builds the comparator (llama.cpp as a program) of a reference profile, and checks
+//! Builds the comparator (llama.cpp as a program) for a reference profile, and checks
 //! what a running one says of its build.
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Builds llama.cpp as a reference profile says, as the program `muser-reference`, and
-/// returns the program's path. Takes minutes the first time.
+/// Builds llama.cpp as a reference profile (a build with its settings) says, as the
+/// program `muser-reference`, and returns the program's path. Takes minutes the first
+/// time.
 ///
 /// # Errors
 /// A tool of the C++ toolchain is missing, or the build fails.
@@ -46,8 +47,8 @@ pub(crate) fn build(root: &Path, profile: &str) -> Result<PathBuf, String> {
     Ok(target.join("release/muser-reference"))
 }
 
-/// Checks the greeting of a running comparator (llama.cpp as a process): that its build
-/// is the reference profile that was asked for.
+/// Checks in the greeting of a running comparator (llama.cpp as a process) that its
+/// build is the reference profile that was asked for.
 ///
 /// # Errors
 /// It is of another profile, or the environment sets variables that change

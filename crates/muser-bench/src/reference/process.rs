@@ -1,6 +1,6 @@
-//! Talks to a child process that answers requests: a line of JSON with raw bytes after
-//! it each way. llama.cpp is one, and so is muser where a process is opened only to
-//! measure what opening costs.
+//! Talks to a child process that answers requests; requests and replies are a line of
+//! JSON with raw bytes after it. llama.cpp is such a process, and so is muser where a
+//! process is opened only to measure what opening costs.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
@@ -42,7 +42,7 @@ impl Data<'_> {
 
 /// A running child process that answers requests. Dropping it kills the program.
 pub(crate) struct Process {
-    /// The child program's file name, for messages.
+    /// File name of the program that runs as the child process, for messages.
     name: String,
     child: Child,
     to: BufWriter<ChildStdin>,
@@ -50,7 +50,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts the program as a child process; its standard error goes to `stderr`.
+    /// Starts a program as a child process that answers requests; its standard error
+    /// goes to `stderr`.
     pub(crate) fn start(program: &Path, args: &[String], stderr: Stdio) -> Result<Self, String> {
         let name = program.file_name().unwrap_or(program.as_os_str());
         let name = name.to_string_lossy().into_owned();
@@ -71,13 +72,14 @@ impl Process {
         })
     }
 
-    /// Returns the id of the child process.
+    /// Returns the operating system's id of the child process.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a request to the child process without waiting for its reply. Several may
-    /// be on their way if their replies are short enough for a pipe.
+    /// Sends a request to the child process without waiting for its reply. Several
+    /// requests may wait for replies at once if the replies are short enough for a
+    /// pipe.
     pub(crate) fn send(&mut self, request: &Value, data: &[Data<'_>]) -> Result<(), String> {
         let mut send = || {
             writeln!(self.to, "{request}")?;
