@@ -3,25 +3,7 @@
 use crate::Token;
 use muser_ops::ChoiceError;
 
-<<<<<<< HEAD
 /// A refusal: the thing, what was expected, what was found.
-=======
-impl Error {
-    /// Returns whether the error means that memory for buffers or K/V pages ran out.
-    /// The same call may succeed when other sessions have ended.
-    pub fn is_memory(&self) -> bool {
-        matches!(
-            self,
-            Self::Model(muser_model::ModelError::Op(
-                muser_ops::OpError::Memory { .. }
-            ))
-        )
-    }
-}
-
-/// An error of the engine, which says what was refused, what was expected and what was
-/// found.
->>>>>>> p-text
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An error of the model's GGUF file, its weights or the forward pass.

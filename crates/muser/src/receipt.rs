@@ -49,13 +49,8 @@ pub(crate) struct Receipt {
     pub(crate) calls: Vec<usize>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logits: Logits,
-<<<<<<< HEAD
-    /// What the build of llama.cpp that gave the same logits as the receipt's says of
-    /// itself: version, compiler, features.
-=======
     /// Facts about the build of llama.cpp that gave the same logits as this receipt's:
     /// version, compiler, features.
->>>>>>> p-cli
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<serde_json::Value>,
 }

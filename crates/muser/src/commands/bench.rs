@@ -264,11 +264,7 @@ impl Bench<'_> {
     }
 
     /// Warms up the benchmark with calls of every width in both modes, and returns the
-<<<<<<< HEAD
-    /// cases to measure. Prefill of one token is left out, since that is decode.
-=======
     /// cases to measure: all but prefill of one token, which is the same as decode.
->>>>>>> p-cli
     fn cases<B: Backend>(&self, rig: &mut Rig<'_, B>, proof: &Proof) -> anyhow::Result<Vec<Case>> {
         let mut cases = Vec::new();
         for mode in [Mode::Decode, Mode::Prefill] {
