@@ -23,7 +23,7 @@ type Questions = BTreeMap<String, BTreeSet<Asked>>;
 
 fn server() -> Server {
     let nano = "../../models/glimmer-nano-2-q4_k_m.gguf";
-    let gguf = Gguf::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(nano)).unwrap();
+    let gguf = Gguf::open(Path::new(env!("CARGO_MANIFEST_DIR")).join(nano)).unwrap();
     let cpu = CpuOptions {
         threads: Some(1),
         ..CpuOptions::default()

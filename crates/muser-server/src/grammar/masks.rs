@@ -172,6 +172,12 @@ fn serve(mut matcher: Matcher, inbox: &Receiver<Token>, outbox: &Sender<Told>) {
     }
 }
 
+fn too_much(reason: &str) -> ApiError {
+    ApiError::invalid(format!(
+        "the answer's grammar cannot be decoded on from here: {reason}"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,10 +226,4 @@ mod tests {
         let error = masks.ready(Duration::ZERO).unwrap_err();
         assert!(error.to_string().contains("failed"), "{error}");
     }
-}
-
-fn too_much(reason: &str) -> ApiError {
-    ApiError::invalid(format!(
-        "the answer's grammar cannot be decoded on from here: {reason}"
-    ))
 }
