@@ -1,8 +1,8 @@
 //! The scheduler's loop: gives slots (places of running answers) to waiting requests,
 //! plans and runs forward passes, and sends the tokens that they choose.
 
-mod memory;
 mod parking;
+mod refused;
 
 use super::answer::Outcome;
 use super::prefix::PrefixTree;
@@ -188,19 +188,6 @@ impl<B: Backend> Scheduler<B> {
                 self.free(i);
             }
         }
-    }
-
-    fn fail_all(&mut self, error: &ApiError) {
-        self.queue.retain(|unit| {
-            unit.fail(error.clone());
-            false
-        });
-        for slot in self.slots.iter_mut().filter_map(Option::take) {
-            slot.unit.fail(error.clone());
-        }
-        // A failed pass may have left wrong states behind.
-        self.tree.clear();
-        self.batch = Batch::new(&self.model);
     }
 
     /// Gives free slots (places of running answers) to the waiting answers whose turn it

@@ -1,9 +1,9 @@
-//! Frees memory, in the scheduler, when there is too little for K and V.
+//! What the scheduler does about a forward pass that was refused.
 
 use super::Scheduler;
 use crate::error::ApiError;
 use crate::scheduler::slot::Slot;
-use muser_engine::Backend;
+use muser_engine::{Backend, Batch};
 
 impl<B: Backend> Scheduler<B> {
     /// Empties slot `i` (the place of one running answer) and fails the request of its
@@ -35,5 +35,20 @@ impl<B: Backend> Scheduler<B> {
         if let Some(i) = last {
             self.fail(i, error);
         }
+    }
+
+    /// Fails every waiting and running answer with this error, and empties the prefix
+    /// cache.
+    pub(super) fn fail_all(&mut self, error: &ApiError) {
+        self.queue.retain(|unit| {
+            unit.fail(error.clone());
+            false
+        });
+        for slot in self.slots.iter_mut().filter_map(Option::take) {
+            slot.unit.fail(error.clone());
+        }
+        // A failed pass may have left wrong states behind.
+        self.tree.clear();
+        self.batch = Batch::new(&self.model);
     }
 }
