@@ -138,10 +138,10 @@ impl Team {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: the lifetime alone changes. The pointer is dereferenced only
-        // by workers inside this epoch's job, and `Closed` below, dropped on
-        // return and on unwinding, waits until none is.
         let task_static: *const Task<'static> =
+            // SAFETY: the lifetime alone changes. The pointer is dereferenced only
+            // by workers inside this epoch's job, and `Closed` below, dropped on
+            // return and on unwinding, waits until none is.
             unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task) };
         let job = Job {
             task: task_static,
@@ -253,11 +253,11 @@ fn work(shared: &Shared) {
             return;
         };
         joined = epoch;
-        // SAFETY: this worker is inside an open job: the leader neither
-        // rewrites the job nor lets the task go before `inside` is zero.
-        let (task, count) = shared
-            .job
-            .with(|job| unsafe { (&*(*job).task, (*job).count) });
+        let (task, count) = shared.job.with(|job| {
+            // SAFETY: this worker is inside an open job: the leader neither
+            // rewrites the job nor lets the task go before `inside` is zero.
+            unsafe { (&*(*job).task, (*job).count) }
+        });
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| take_tasks(shared, task, count))) {
             lock(&shared.panic).get_or_insert(panic);
         }

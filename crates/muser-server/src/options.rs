@@ -123,9 +123,28 @@ pub struct Options {
     pub unknown_fields: UnknownFields,
 }
 
+impl Options {
+    /// Returns the options of a server at this address with a model of this name: the
+    /// default limits, no API keys, no HTTPS, no grammar workers, and unknown fields
+    /// refused.
+    pub fn new(address: SocketAddr, model_name: &str) -> Self {
+        Self {
+            address,
+            limits: Limits::default(),
+            api_keys: Vec::new(),
+            tls: None,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
+            log_dropped: None,
+            model_name: model_name.to_owned(),
+            grammar_worker: None,
+            unknown_fields: UnknownFields::Refuse,
+        }
+    }
+}
+
 /// Why a server did not start, or did not reload its keys and certificate.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StartError {
     /// Other machines could reach the server, and no API key or no certificate would
     /// protect it.

@@ -191,21 +191,14 @@ fn shown(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Limits;
 
     fn sites(keys: &[&str], hosts: &[&str], origins: &[&str]) -> Result<Sites, StartError> {
         let owned = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect();
         Sites::new(&Options {
-            address: "127.0.0.1:0".parse().unwrap(),
-            limits: Limits::default(),
             api_keys: owned(keys),
-            tls: None,
             allowed_hosts: owned(hosts),
             allowed_origins: owned(origins),
-            log_dropped: None,
-            model_name: "m".into(),
-            unknown_fields: crate::options::UnknownFields::Refuse,
-            grammar_worker: None,
+            ..Options::new(([127, 0, 0, 1], 0).into(), "m")
         })
     }
 

@@ -58,7 +58,8 @@ pub(crate) struct Common {
     pub(crate) profile: Option<Profile>,
     /// The most memory for K and V of all sequences, in MiB; without it, no bound but
     /// the machine's. Where it is full, the command ends, and the server answers 503
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) kv_mib: Option<u64>,
     /// Nothing on standard error but errors
     #[arg(short, long, global = true)]

@@ -45,8 +45,8 @@ impl KernelTable {
             // compiled with.
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => unsafe { (avx2::others(), products::avx2::products()) },
-            // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as for AVX2.
             Level::Avx512 => unsafe { (avx512::others(), products::avx512::products()) },
             #[cfg(not(target_arch = "x86_64"))]
             Level::Avx2 | Level::Avx512 => return None,

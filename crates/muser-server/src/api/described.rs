@@ -10,7 +10,7 @@ use super::{App, chat, completions, embeddings};
 use crate::fields::{Asked, Fields};
 use crate::limits::work::Work;
 use crate::options::{Options, UnknownFields};
-use crate::{ApiError, Limits, Server};
+use crate::{ApiError, Server};
 use muser_cpu::{Cpu, CpuOptions};
 use muser_engine::Model;
 use muser_engine::gguf::Gguf;
@@ -29,21 +29,8 @@ fn server() -> Server {
         ..CpuOptions::default()
     };
     let model = Model::load(&gguf, Arc::new(Cpu::open(cpu).unwrap())).unwrap();
-    let options = Options {
-        address: "127.0.0.1:0".parse().unwrap(),
-        limits: Limits {
-            context: 512,
-            ..Limits::default()
-        },
-        api_keys: Vec::new(),
-        tls: None,
-        allowed_hosts: Vec::new(),
-        allowed_origins: Vec::new(),
-        log_dropped: None,
-        model_name: "nano".to_owned(),
-        unknown_fields: UnknownFields::Refuse,
-        grammar_worker: None,
-    };
+    let mut options = Options::new(([127, 0, 0, 1], 0).into(), "nano");
+    options.limits.context = 512;
     Server::start(Arc::new(model), options).unwrap()
 }
 

@@ -91,16 +91,10 @@ pub(crate) fn start_as(limits: Limits, unknown_fields: UnknownFields, name: &str
 
 fn options(limits: Limits, keys: &[&str]) -> Options {
     Options {
-        address: "127.0.0.1:0".parse().unwrap(),
         limits,
         api_keys: keys.iter().map(|k| (*k).to_owned()).collect(),
-        tls: None,
-        allowed_hosts: Vec::new(),
-        allowed_origins: Vec::new(),
-        log_dropped: None,
-        model_name: "nano".to_owned(),
-        unknown_fields: UnknownFields::Refuse,
         grammar_worker: Some(vec![env!("CARGO_BIN_EXE_grammar-worker").into()]),
+        ..Options::new(([127, 0, 0, 1], 0).into(), "nano")
     }
 }
 

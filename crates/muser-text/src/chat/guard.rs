@@ -131,17 +131,17 @@ impl Guard {
         mut options: RenderOptions,
         bounds: &B,
     ) -> Result<Prompt, B::Error> {
-        let mut is_unsafe = false;
+        let mut has_control = false;
         let mut used = PrivateChars::new();
         for_each(&mut messages, &mut options, &mut |text| {
-            is_unsafe |= self.tokens.occurs(text);
+            has_control |= self.tokens.occurs(text);
             used.add(text);
         });
         let free = |&c: &char| !used.has(c) && !self.tokens.private.has(c);
         let sentinel = SENTINELS.clone().find(free);
         let sentinel = sentinel.ok_or_else(|| bounds.refuse(Error::NoSentinel))?;
         bounds.check()?;
-        if is_unsafe {
+        if has_control {
             for_each(&mut messages, &mut options, &mut |text| {
                 *text = self.tokens.broken(text, sentinel);
             });
@@ -151,7 +151,7 @@ impl Guard {
         let text = text.map_err(|error| bounds.refuse(error))?;
         drop(messages);
         bounds.check()?;
-        let tokens = match is_unsafe {
+        let tokens = match has_control {
             true => self.encode(&text, sentinel, bounds)?,
             false => {
                 let options = EncodeOptions {
@@ -167,7 +167,7 @@ impl Guard {
             Some(bos) if tokens.first() != Some(&bos) => [&[bos], &tokens[..]].concat(),
             _ => tokens,
         };
-        let text = match is_unsafe {
+        let text = match has_control {
             true => text.chars().filter(|&c| c != sentinel).collect(),
             false => text,
         };
